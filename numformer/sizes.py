@@ -1,6 +1,7 @@
 """Parameters, memory and operations of a model, from its config alone: numformer count CONFIG."""
 
 import argparse
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numformer.layer import Parameter
-from numformer.models import MaskedLanguageModel, Model
+from numformer.models import LanguageModel, MaskedLanguageModel, Model
 from numformer.models.kinds import model_class
 from numformer.published.configs import ForeignConfig
 from numformer.published.files import CONFIG
@@ -24,7 +25,7 @@ each position of a text, from its config alone.
   numformer count config.json
   numformer count runs/reverse"""
 
-UNMULTIPLIED = "input", "source", "target", "output"
+UNMULTIPLIED = "input", "source", "target", "output", "positions"
 """Parts whose tables are looked up; the output may share one of these."""
 SOURCE = "cross_attention.sublayer.key.weight", "cross_attention.sublayer.value.weight"
 """The matrices of a decoder that multiply each position of the source once."""
@@ -73,13 +74,14 @@ def sizes_of(kind: type[Model], config: Any) -> Sizes:
         model: Any = kind(config, Zeros(np.random.PCG64()))  # type: ignore[arg-type]
     read = written = seen = kept = 0
     for name, parameter in model.named_parameters().items():
+        of_images, name = name.startswith("images."), re.sub(r"^(texts|images)\.", "", name)
         shape, (first, *_) = parameter.shape, name.split(".")
         if len(shape) != 2 or first in UNMULTIPLIED or name.endswith("attention.bias.table"):
             continue
         products = 2 * parameter.size
         if ".experts." in name:
             products = products * config.chosen_experts // config.experts
-        if first == "encoder" or name.endswith(SOURCE):
+        if first == "encoder" or of_images or name.endswith(SOURCE):
             read += products
             continue
         written += products
@@ -87,8 +89,8 @@ def sizes_of(kind: type[Model], config: Any) -> Sizes:
             seen += 4 * shape[1]
         if name.endswith(KEPT):
             kept += STORED * shape[1]
-    if hasattr(model, "output"):
-        written += 2 * model.output.weight.size
+    if output := getattr(getattr(model, "output", None), "weight", None):
+        written += 2 * output.size
     return Sizes(model.parameter_counts(), read, written, seen, kept * hasattr(model, "step"))
 
 
@@ -100,7 +102,8 @@ def sizes_in(path: Path) -> tuple[str, Sizes]:
         return kind.__name__, sizes_of(kind, read_config(file, metadata, kind))
     published, values = read_kind(path if path.suffix == ".json" else model_path(path) / CONFIG)
     architecture, *_ = values.get("architectures") or [""]
-    is_bare = published.model is MaskedLanguageModel and str(architecture).endswith("Model")
+    of_symbols = published.model in (MaskedLanguageModel, LanguageModel)
+    is_bare = of_symbols and re.search("(?<!Head)(?<!Heads)Model$", str(architecture))
     foreign = ForeignConfig(values, ["embeddings"] if is_bare else ())
     config = require_valid(path, lambda: published.model.Config(**published.config(foreign)))
     return values["model_type"], sizes_of(published.model, config)

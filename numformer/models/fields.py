@@ -85,7 +85,7 @@ def config_of(model: Any):
     """Declare the Config of a model; its values may also be a dict."""
     rule = Rule(f"a {model.__name__}.Config", lambda v: isinstance(v, model.Config), str)
     parse = lambda v: model.Config(**v) if isinstance(v, dict) else v  # noqa: E731
-    return _with(setting(MISSING, "", rule), parse=parse, flag=False)
+    return _with(setting(MISSING, "", rule), parse=parse)
 
 
 def only_with(setting: Any, **owners: Collection[str]) -> Any:

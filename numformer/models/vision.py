@@ -104,7 +104,8 @@ _Config = Config  # because the model below has a class attribute `Config`
 class VisionTransformer(Model):
     """images (B, height, width[, C]), floating-point -> logits (B, classes).
 
-    Without `classes` in the config there is no head: the result is the vector (B, D) at the token.
+    Without `classes` in the config there is no head: the result is what it would read, the vector
+    (B, D) at the token, or (B, 2 D) with `mean_head`.
 
     A linear map turns each patch into a vector. A trained token precedes the patches; the stack's
     output at the token gives the logits. A `distilled` model has a second token (Touvron et al.

@@ -257,14 +257,10 @@ def or_bare(read: Callable[[ForeignConfig], dict]) -> Callable[[ForeignConfig], 
 
     def read_either(foreign: ForeignConfig) -> dict:
         ours = read(foreign)
-        shares = ours["tied"] and not ours.get("output_bias", False)
-        if (
-            (shares and not foreign.get("logits_scaling", None))
-            or not foreign.arrays
-            or foreign.has(*WITH_HEAD)
-        ):
+        shares = ours["tied"] and not foreign.get("logits_scaling", None)  # of Granite
+        if shares or not foreign.arrays or foreign.has(*WITH_HEAD):
             return ours
-        return ours | dict(head=False, tied=True, output_bias=False, logit_cap=None)
+        return ours | dict(head=False, tied=True)
 
     return read_either
 
@@ -566,7 +562,6 @@ def read_clip(foreign: ForeignConfig) -> dict:
         head=False,
         p_drop=0.0,
         attention_dropout=text.get("attention_dropout", 0.0),
-        padding_id=None,
         end_id=size - 1 if end == 2 else end,  # the first files say 2, but mean the last id
     )
     images = read_vit(image, epsilon=1e-5) | dict(

@@ -222,7 +222,7 @@ def kind_of(values: Mapping[str, Any]) -> Kind:
 
 REFUSED = {
     "gemma3": "It also reads pictures. Name the folder of its text model (gemma3_text).",
-    "beit": "Its positions are distances between patches. Name the folder of a ViT.",
+    "beit": "Its layers have a number for each distance of patches. Name the folder of a ViT.",
     "mpt": "Its norms have no shift, unlike LayerNorm. Name the folder of another model.",
 }
 """Why other kinds are not supported, by their model_type, and what to do."""

@@ -69,7 +69,7 @@ _WHISPER_INPUTS = """\
     model.decoder.embed_tokens            target.embedding                        table
     proj_out                              target.embedding                        table
     model.decoder.embed_positions         target.positions                        table"""
-WHISPER = Table(_MARIAN.format(embeddings=_WHISPER_INPUTS))
+WHISPER = Table(_MARIAN.format(embeddings=_WHISPER_INPUTS), optional="model.")
 
 # GPT-2 (Radford et al. 2019): only a decoder.
 GPT2 = of_decoder(

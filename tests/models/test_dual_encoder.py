@@ -39,7 +39,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     again, _ = load_model(tmp_path / "model.safetensors")
     assert type(again) is nf.DualEncoder and again.config == model.config
     assert_allclose(again.forward(PIXELS, IDS), model.forward(PIXELS, IDS))
-    assert model.config.longest is None
+    assert model.config.longest is None and model.config.d_model == 5
     count = sum(parameter.size for parameter in model.named_parameters().values())
     least = model.config.least_parameters
     of_towers = model.config.texts.least_parameters + model.config.images.least_parameters

@@ -113,6 +113,26 @@ def test_sizes_of_a_config_are_held_to_their_rules(complaint):
     assert nine.length == 1 + 3 * 2
 
 
+def test_factors_of_sublayers_are_small_at_first_and_count_as_norms():
+    """A LayerScale has one for each feature, and the norm before it has two."""
+    model = VisionTransformer(VisionTransformer.Config(**SIZES, norm="pre_scaled"))
+    scales = [p.data for n, p in model.named_parameters().items() if n.endswith(".scale")]
+    assert scales and all(np.all(scale == 0.1) for scale in scales)
+    norms = 2 * (len(scales) + 1) + len(scales)
+    assert model.parameter_counts()["norm"] == norms * model.config.d_model
+
+
+@pytest.mark.parametrize(
+    ("changes", "width"),
+    [(dict(mean_head=True), 2), (dict(distilled=True, distilled_head=True), 1)],
+)
+def test_without_classes_the_result_is_what_a_head_reads(changes, width):
+    model = small(classes=None, **changes)
+    y, x = model.forward(IMAGES), model.hidden(IMAGES)
+    expected = np.concatenate([x[:, 0], x[:, 1:].mean(axis=1)], axis=1)
+    assert_allclose(y, expected[:, : width * model.config.d_model])
+
+
 @pytest.mark.parametrize(
     "changes",
     [{}, dict(mean_head=True), dict(distilled=True), dict(distilled=True, distilled_head=True)],

@@ -293,6 +293,8 @@ CASES: dict[str, dict[str, Any]] = {
     "umt5": T5 | dict(model_type="umt5"),
     "umt5_untied": T5
     | dict(model_type="umt5", tie_word_embeddings=False, num_layers=3, num_decoder_layers=1),
+    "umt5_encoder_of_another_size": T5
+    | dict(model_type="umt5", architectures=["UMT5EncoderModel"], num_layers=3, num_heads=4),
     "umt5_encoder": T5 | dict(model_type="umt5", architectures=["UMT5EncoderModel"]),
     "bert": BERT,
     "bert_relu": BERT | dict(hidden_act="relu", layer_norm_eps=1e-3, type_vocab_size=3),
@@ -323,6 +325,8 @@ CASES: dict[str, dict[str, Any]] = {
     | dict(decoder_layers=1, activation_function="relu", num_mel_bins=4, d_model=24),
     "vit": VIT,
     "vit_bare": VIT | dict(architectures=["ViTModel"]),
+    "vit_bare_grey": VIT
+    | dict(architectures=["ViTModel"], num_channels=1, patch_size=6, num_attention_heads=4),
     "vit_grey": VIT | dict(num_channels=1, patch_size=6, layer_norm_eps=1e-3),
     "deit": DEIT | dict(architectures=["DeiTForImageClassificationWithTeacher"]),
     "deit_of_one_head": DEIT
@@ -345,12 +349,21 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
     "MPNet": MPNET,
 }
 LABELS = dict(id2label={str(n): f"label {n}" for n in range(3)})
+TASKS = "SequenceClassification", "TokenClassification", "QuestionAnswering"
 CASES |= {
     f"{values['model_type']}_for_{task}": values
     | dict(architectures=[f"{name}For{task}"])
     | ({} if task == "QuestionAnswering" else LABELS)
     for name, values in CLASSIFIERS.items()
-    for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering")
+    for task in TASKS
+}
+SMALLER = dict(hidden_size=8, num_hidden_layers=1, dim=8, n_layers=1)
+SMALLER |= dict(id2label={str(n): f"label {n}" for n in range(2)})
+CASES |= {
+    f"{values['model_type']}_of_another_size": values
+    | {n: value for n, value in SMALLER.items() if n in values or n == "id2label"}
+    | dict(architectures=[f"{name}For{task}"])
+    for (name, values), task in zip(CLASSIFIERS.items(), [*TASKS, *TASKS], strict=True)
 }
 
 HEADS = {

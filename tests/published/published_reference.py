@@ -18,7 +18,7 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 import torch
 import transformers
-from published_cases import ROPES, RandomModel, WritingModel
+from published_cases import CASES, ROPES, RandomModel, WritingModel
 from safetensors.numpy import load_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -72,6 +72,29 @@ MODELS = {
     "dinov2": "Dinov2ForImageClassification",
     "clip": "CLIPModel",
 }
+
+
+def bare(values: dict):
+    """A random model of the class without a head."""
+    return transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**values)).eval()
+
+
+def classes(kind: str) -> list[str]:
+    """The classes of this kind that the tests open."""
+    config = transformers.AutoConfig.for_model(kind, **NOT_DEFAULT.get(kind, {}))
+    names = [MODELS[kind], transformers.AutoModel._model_mapping[type(config)].__name__]
+    for values in CASES.values():
+        if values["model_type"] == kind:
+            names += values.get("architectures", [])
+    return [*dict.fromkeys(names)]
+
+
+def states(model, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """The stack's output, in float32."""
+    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    tensors = {n: x.float() if x.is_floating_point() else x for n, x in tensors.items()}
+    with torch.no_grad():
+        return model(**tensors).last_hidden_state.numpy()
 
 
 def load(folder: Path, values: dict, dtype=torch.float64):

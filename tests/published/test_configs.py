@@ -319,6 +319,6 @@ def test_the_config_of_a_written_gpt2():
 
 def test_an_activation_without_a_name_there_is_not_written(complaint):
     config = nf.LanguageModel.Config(vocabulary=V, activation="swiglu")
-    assert "is one of relu, gelu, gelu_tanh, swish; received swiglu" in complaint(
+    assert "is one of relu, gelu, gelu_tanh, swish, quick_gelu; received swiglu" in complaint(
         write_gpt2, config
     )

@@ -31,10 +31,8 @@ IGNORED = {
 }
 """Arrays of files that transformers wrote, which hold nothing that our models lack."""
 MODEL_NAMES = "transformer", "bert", "roberta", "distilbert", "electra", "mpnet", "vit", "albert"
+MODEL_NAMES += "deit", "dinov2", "gpt_neox", "model"
 """How the names of arrays begin, unless the file holds a model without its head."""
-
-WITH_MODEL = "opt", "marian", "bart", "mbart", "pegasus", "m2m_100"
-"""The kinds with names of arrays that begin with "model.", unless the file holds no head."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -44,7 +42,7 @@ def test_arrays_that_our_model_does_not_need_are_left_out(kind, tmp_path, compla
     table = KINDS[kind].table_for(example.model.config, CASES[kind])
     expected, ignored = example.model.state_dict(), IGNORED.get(kind, [])
     first = table.rows[0][0].partition(".")[0]
-    assert table.optional == (f"{first}." if first in MODEL_NAMES or kind in WITH_MODEL else "")
+    assert table.optional == (f"{first}." if first in MODEL_NAMES else "")
     for form in ("", table.optional):
         folder = change(example.save(tmp_path), added=dict.fromkeys(ignored, array))
         path = folder / "model.safetensors"

@@ -21,15 +21,17 @@ from published_cases import CASES, LONG, ROPES, B, RandomModel, T, V, WritingMod
 from safetensors.numpy import load_file, save_file
 
 import numformer as nf
+from numformer import published
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.published.configs import ForeignConfig
-from numformer.published.kinds import KINDS, kind_of
+from numformer.published.kinds import KINDS, REFUSED, kind_of
 from numformer.published.loading import load_published
 from numformer.published.rope import rope
 from numformer.published.saving import save_published
 from numformer.trained import model_of_run
 
 STORED = Path(__file__).with_name("published_reference.json")
+README = Path(published.__file__).with_name("README.md")
 NO_TRANSFORMERS = "transformers is not installed; its stored numbers stand in"
 BEAMS = 1, 4
 WRITERS = [
@@ -60,17 +62,22 @@ def fingerprint(results: dict[str, np.ndarray]) -> dict[str, list[float]]:
     return numbers_by_name
 
 
-def assert_agree(ours: dict, theirs: dict, tolerance: float) -> None:
-    """Compare arrays, with a tolerance relative to each one's largest entry.
+def differences(ours: dict, theirs: dict) -> dict[str, float]:
+    """The largest difference of each array, divided by its largest entry.
 
-    The gradient of a key's bias is zero but for rounding, so its tolerance is relative to the
+    The gradient of a key's bias is zero but for rounding, so its difference is divided by the
     largest entry of all arrays.
     """
     assert ours.keys() == theirs.keys()
     largest = max(np.abs(array).max() for array in theirs.values())
-    for name, array in theirs.items():
-        scale = largest if name.endswith("key.bias") else np.abs(array).max()
-        assert np.abs(np.asarray(ours[name]) - array).max() <= tolerance * scale, name
+    scales = {n: np.abs(array).max() or 1 for n, array in theirs.items()}
+    scales |= {name: largest for name in theirs if name.endswith("key.bias")}
+    return {n: np.abs(np.asarray(ours[n]) - x).max() / scales[n] for n, x in theirs.items()}
+
+
+def assert_agree(ours: dict, theirs: dict, tolerance: float) -> None:
+    found = differences(ours, theirs)
+    assert {name: found[name] for name in found if not found[name] <= tolerance} == {}
 
 
 def assert_agree_with_stored(results: dict[str, np.ndarray], numbers: dict) -> None:
@@ -79,14 +86,64 @@ def assert_agree_with_stored(results: dict[str, np.ndarray], numbers: dict) -> N
 
 @pytest.mark.parametrize("name", CASES)
 def test_logits_and_gradients_are_those_of_transformers(name, tmp_path, reference):
-    example = RandomModel(name, CASES[name])
-    folder = example.save(tmp_path / "published")
-    theirs = reference.results(example, folder)
-    assert_agree(example.results(), theirs, 1e-10)
+    double, single, theirs = compared(name, tmp_path, reference)
+    assert max(double) <= 1e-10 and max(single) <= 1e-5
     assert_agree_with_stored(theirs, stored()[name]["results"])
-    single = RandomModel(name, CASES[name], np.float32)
-    folder = single.save(tmp_path / "single")
-    assert_agree(single.results(), reference.results(single, folder, np.float32), 1e-5)
+
+
+def compared(name: str, folder: Path, reference) -> tuple[list[float], list[float], dict]:
+    """The largest differences of logits and of gradients from transformers, and its results.
+
+    In float64 and in float32; the results are those in float64.
+    """
+    found, results = [], []
+    for dtype in (np.float64, np.float32):
+        example = RandomModel(name, CASES[name], dtype)
+        results.append(reference.results(example, example.save(folder / dtype.__name__), dtype))
+        by_name = differences(example.results(), results[-1])
+        logits = [by_name.pop(head) for head in example.upstream]
+        found.append([float(f"{max(n):.1e}") for n in (logits, by_name.values())])
+    return *found, results[0]
+
+
+def table() -> str:
+    """The kinds, the classes of transformers that open, and the largest differences from them."""
+    rows = ["| kind | classes | float64: logits | gradients | float32: logits | gradients |"]
+    rows.append("|---|---|---|---|---|---|")
+    for kind in KINDS:
+        names = [name for name, values in CASES.items() if values["model_type"] == kind]
+        found = np.array([stored()[name]["differences"] for name in names]).max(axis=0)
+        numbers = (f"{number:.0e}".replace("e-0", "e-") for number in found.ravel())
+        classes = ", ".join(f"`{each}`" for each in stored()["classes"][kind])
+        rows.append(f"| `{kind}` | {classes} | {' | '.join(numbers)} |")
+    return "\n".join(rows)
+
+
+def test_the_table_of_kinds_is_that_of_the_stored_comparisons():
+    """`--store` measures and writes it. Every kind that is refused is named below it."""
+    text = README.read_text(encoding="utf-8")
+    assert table() in text
+    assert all(f"| `{kind}` |" in text.split(table())[1] for kind in REFUSED)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_classes_of_the_table_open(kind, tmp_path, reference):
+    """Those with a head in the cases; here the class without one, as transformers saves it."""
+    values = next(values for values in CASES.values() if values["model_type"] == kind)
+    theirs = reference.bare(values)
+    assert stored()["classes"][kind] == reference.classes(kind)
+    theirs.save_pretrained(tmp_path)
+    model, _ = load_published(tmp_path)
+    if hasattr(model, "tower") and kind != "clip":
+        example = RandomModel(kind, json.loads((tmp_path / "config.json").read_text()), np.float32)
+        example.model, reads = model, nf.Places.without_padding(B, T)
+        ((forward, _),) = example.heads().values()
+        if isinstance(model, nf.LanguageModel):  # some have a head, which shares the embedding
+            forward = functools.partial(model.hidden, *example.inputs, reads)
+        with nf.inference():
+            states = example.counted(forward())
+        expected = example.counted(reference.states(theirs, example.foreign_inputs))
+        assert np.allclose(states, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -180,8 +237,12 @@ def test_a_bare_decoder_opens_and_is_saved_as_it_was(name, tmp_path):
     """Its names have no prefix. Without a head it has the stack's output, whatever its class."""
     example = RandomModel(name, CASES[name], np.float32)
     whole = load_file(example.save(tmp_path) / "model.safetensors")
-    bare = {re.sub(r"^(model|transformer|gpt_neox)\.", "", n): x for n, x in whole.items()}
-    bare = {n: x for n, x in bare.items() if not n.startswith(("lm_head", "embed_out"))}
+    headless = {n: x for n, x in whole.items() if not n.startswith(("lm_head", "embed_out"))}
+    if len(headless) < len(whole):
+        save_file(headless, tmp_path / "model.safetensors")
+        with pytest.raises(nf.InputError, match=r"no (lm_head|embed_out)|which are fewer"):
+            load_published(tmp_path)
+    bare = {re.sub(r"^(model|transformer|gpt_neox)\.", "", n): x for n, x in headless.items()}
     save_file(bare, tmp_path / "model.safetensors")
     model, metadata = load_published(tmp_path)
     has_factor = name.startswith("granite")  # of the logits, which the last norm takes up
@@ -353,7 +414,7 @@ def test_the_towers_of_a_clip_are_described_in_two_places():
     ours, same = (read("clip", values | more)[0] for more in (within, beside))
     assert ours == same
     dropouts = [ours[tower].attention_dropout for tower in ("texts", "images")]
-    assert dropouts == [0.2, 0.3]
+    assert dropouts == [0.2, 0.3] and ours["texts"].p_drop == 0
 
 
 @pytest.mark.parametrize("beam", BEAMS)
@@ -473,14 +534,14 @@ def store() -> None:
     import published_reference as reference
 
     numbers: dict = {"defaults": {kind: reference.defaults(kind) for kind in KINDS}}
+    numbers["classes"] = {kind: reference.classes(kind) for kind in KINDS}
     numbers["ropes"] = reference.ropes()
     for name, values in CASES.items():
         with tempfile.TemporaryDirectory() as temporary:
-            example = RandomModel(name, values)
-            folder = example.save(Path(temporary) / "published")
-            results = reference.results(example, folder)
-            arrays = load_file(folder / "model.safetensors")
+            double, single, results = compared(name, Path(temporary), reference)
+            arrays = load_file(Path(temporary) / "float64" / "model.safetensors")
             numbers[name] = dict(arrays=fingerprint(arrays), results=fingerprint(results))
+            numbers[name]["differences"] = [double, single]
             if name in WRITERS:
                 writing = WritingModel(name, values)
                 folder = writing.save(Path(temporary) / "writing")
@@ -488,7 +549,11 @@ def store() -> None:
                     beam: reference.written(writing, folder, beam) for beam in BEAMS
                 }
     lines = (f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in numbers.items())
-    STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    before = table() if "classes" in stored() else "TABLE"
+    STORED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8", newline="")
+    stored.cache_clear()
+    text = README.read_text(encoding="utf-8").replace(before, table())
+    README.write_text(text, encoding="utf-8", newline="")
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["--store"]:

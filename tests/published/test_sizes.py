@@ -76,6 +76,8 @@ PUBLISHED: dict[str, tuple[int, dict]] = {
     "flan-t5-xl": (2_849_757_184, t5(2048, 5120, 24, 32, **T5_1_1)),
     "flan-t5-xxl": (11_135_332_352, t5(4096, 10240, 24, 64, **T5_1_1)),
     "vit-base-patch16-224": (86_567_656, vit(768, 12, 12)),
+    "deit-tiny-distilled-patch16-224": (5_910_800, vit(192, 12, 3) | dict(model_type="deit")),
+    "clip-vit-base-patch32": (151_277_313, dict(model_type="clip")),
     "Llama 2 7B": (6_738_415_616, llama(32000, 4096, 11008, 32, 32, 32)),
     "Llama 2 13B": (13_015_864_320, llama(32000, 5120, 13824, 40, 40, 40)),
     "Llama 2 70B": (68_976_648_192, llama(32000, 8192, 28672, 80, 64, 8)),
@@ -162,15 +164,30 @@ def test_chosen_experts_compute(tmp_path):
     assert all_of_them.written - few.written == 2 * 2 * (2 * 3 * 16 * 24)  # layers, further experts
 
 
-def test_a_folder_and_a_run_are_counted(tmp_path, call):
-    """A BERT without a head is told by its class, and only writers keep keys and values."""
-    bare = RandomModel("bert_bare", CASES["bert_bare"], np.float32)
-    folder = bare.save(tmp_path / "bert")
+def test_a_dual_encoder_reads_images_and_texts():
+    """The matrices that map one vector of each are counted with the texts."""
+    found = sizes.sizes_of(nf.DualEncoder, RandomModel("clip", CASES["clip"]).model.config)
+    texts, images = (2 * 2 * (4 * width**2 + 2 * 24 * width) for width in (12, 16))
+    assert found.read == images + 2 * 3 * 4 * 4 * 16
+    assert found.written == texts + 2 * 10 * (12 + 16)
+    assert (found.seen, found.kept) == (2 * 4 * 12, 0)
+
+
+@pytest.mark.parametrize("name", ["bert_bare", "llama_bare", "vit_bare"])
+def test_a_model_without_a_head_is_counted(name, tmp_path, call):
+    """Its class tells, or the config of a run; only decoders keep keys and values."""
+    bare = RandomModel(name, CASES[name], np.float32)
+    folder = bare.save(tmp_path / "published")
     total = bare.model.parameter_counts()["total"]
-    for path in (folder, folder / "config.json"):
+    for path in () if name == "vit_bare" else (folder, folder / "config.json"):
         out = counted(call, path)
-        assert out[0] == f"bert: {total:,} parameters" and "for each" not in out[-4]
-        assert out[-3].startswith("memory to answer: ") and "position" not in out[-3]
+        assert out[0] == f"{CASES[name]['model_type']}: {total:,} parameters", path
+        assert ("for each position" in out[-3]) == (name == "llama_bare"), out
+    nf.save_model(tmp_path / "best.safetensors", bare.model)
+    assert f"{total:,} parameters" in counted(call, tmp_path / "best.safetensors")[0]
+
+
+def test_a_run_is_counted(tmp_path, call):
     gpt = RandomModel("gpt2", CASES["gpt2"], np.float32).model
     nf.save_model(tmp_path / "best.safetensors", gpt)
     lines = counted(call, tmp_path)
