@@ -97,10 +97,10 @@ def small_sounds(folder: Path) -> list[str]:
 
 
 def long_sound(folder: Path) -> str:
-    """Many windows: some end amid a piece, some at the end of one, in some there is one piece."""
+    """Many windows: some end amid a piece, some at its beginning or end; some have a single one."""
     t = np.arange(int(RATE * 2.13))
-    noise = np.random.default_rng(0).uniform(-1, 1, len(t))
-    return write_wav(folder / "long.wav", noise * np.sin(t / 900) ** 2)
+    noise = np.random.default_rng(93).uniform(-1, 1, len(t))
+    return write_wav(folder / "long.wav", noise * np.sin(t / 2700) ** 2)
 
 
 @pytest.fixture
@@ -385,6 +385,19 @@ def test_what_is_no_sound_is_refused(tmp_path, complaint, listener):
     for name in ("missing", "text", "empty", "short"):
         message = complaint(read_wav, tmp_path / f"{name}.wav")
         assert "a sound is a .wav file" in message and "ffmpeg -i" in message
+
+
+def test_the_language_of_a_long_sound_is_that_of_its_first_window(listener, tmp_path):
+    text, prompts = listener.text, []
+
+    def hear(window, writer):
+        prompts.append(writer.prompt)
+        writer.heard = [EN + len(prompts)]
+        return [[STAMP, 7]]
+
+    writer = PromptedWriter(listener.model, [None, TRANSCRIBE], text)
+    text._windows(text.symbols(long_sound(tmp_path)), hear, writer)
+    assert prompts == [[None, TRANSCRIBE], *[[EN + 1, TRANSCRIBE]] * 4]
 
 
 def test_only_writing_hears_windows(listener, sounds, tmp_path, complaint):
