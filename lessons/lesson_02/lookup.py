@@ -66,8 +66,7 @@ TEMPERATURES = [
     Option(
         HARD,
         "0 (hard)",
-        "Nothing can be divided by 0, so $z$ is empty. In the limit the highest score takes "
-        "everything, and equal highest scores share it.",
+        "Nothing can be divided by 0: $z$ is empty. In the limit the highest scores share all.",
     ),
     *BETWEEN,
     Option(np.inf, "∞", "Scores no longer count: every jug gives the same share.", "np.inf"),

@@ -372,6 +372,7 @@ const typed = (rows) => rows.map((row) => row.map((x) => -Math.abs(x) - 0.37));
  * stood there. Whole numbers, which may be ids, do not move.
  */
 function between(from, to, share) {
+  if (from === to) return to;
   if (Array.isArray(to)) return from?.length ? to.map((part, n) => between(from[Math.floor((n * from.length) / to.length)], part, share)) : to;
   const moves = [from, to].every((x) => typeof x === "number") && !(Number.isInteger(from) && Number.isInteger(to));
   return moves ? from + share * (to - from) : to;

@@ -346,6 +346,25 @@ def test_its_numbers_glide_and_its_state_is_in_the_address(page, simulation, ope
     assert {*styles} <= {"pan-ynone"}, "a finger scrolls the page, a pointer selects no text"
 
 
+# Plays for three seconds -> in each frame, the share of a timeline that the curtain covers.
+PLAYED = """async (figure) => {
+  const [covered, begun] = [[], performance.now()];
+  figure.querySelector(".play").click();
+  while (performance.now() < begun + 3000) {
+    const { transform } = getComputedStyle(figure.querySelector(".curtain"));
+    covered.push(new DOMMatrix(transform).a);
+    await new Promise(requestAnimationFrame);
+  }
+  return covered;
+}"""
+
+
+def test_a_timeline_fills_without_a_stop(open_page):
+    page = open_page(lessons.COURSE[13].page, reduced_motion="no-preference")
+    covered = page.locator("#overlap").evaluate(PLAYED)
+    assert covered[0] == 1 and np.mean(np.diff(covered[len(covered) // 2 :]) < 0) > 0.8
+
+
 @pytest.mark.parametrize(("page", "simulation"), CASES.values())
 def test_its_window_shows_what_a_widget_says(page, simulation):
     figure = Figure(figsize=simulation.size, dpi=30)
