@@ -103,7 +103,7 @@ class Exercise(Piece):
         exec(f"{IMPORTS}\n{self.code}", names)
         return names[self.name]
 
-    @property
+    @functools.cached_property
     def _parameters(self) -> list[str]:
         return [*inspect.signature(self.solution).parameters]
 

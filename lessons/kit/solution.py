@@ -109,9 +109,8 @@ class Solution:
             for form in forms(line.value):
                 for node in ast.walk(form):
                     for new, sentence, *hint in operator(node, line, self, node is form):
-                        # A copy with one node replaced.
-                        value = copy.deepcopy(form, {id(node): parsed(new)})
-                        whole = copy.deepcopy(self.statements[index - 1], {id(line.value): value})
+                        value = replaced(form, node, parsed(new))
+                        whole = replaced(self.statements[index - 1], line.value, value)
                         words = sentence, line.it, *(hint or [line.hint])
                         origin = operator.__name__, ast.unparse(whole)
                         yield Variation(index, compiled(whole), *words, *origin)
@@ -157,7 +156,7 @@ class Solution:
 
     def with_mistake(self, text: str) -> str:
         """The body with one statement replaced by `text`, which an operator makes."""
-        variation = next(variation for variation in self.variations if variation.has(text))
+        variation = next(made for made in self._by_operators() if made.has(text))
         lines = [*map(ast.unparse, self.statements), f"return {', '.join(self.results)}"]
         whole = variation.text
         return "\n".join([*lines[: variation.index - 1], whole, *lines[variation.index :]])
@@ -191,6 +190,16 @@ def factors_of(value: ast.expr) -> list[ast.expr]:
         case ast.BinOp(a, ast.Mult(), b):
             return [*factors_of(a), *factors_of(b)]
     return [value]
+
+
+def replaced(tree, node: ast.AST, new: ast.AST):
+    """A copy of a tree, a list of trees or what else a tree holds, with `new` for a node."""
+    if isinstance(tree, list):
+        return [replaced(part, node, new) for part in tree]
+    if tree is node or not isinstance(tree, ast.AST):
+        return new if tree is node else tree
+    parts = {name: replaced(part, node, new) for name, part in ast.iter_fields(tree)}
+    return ast.copy_location(type(tree)(**parts), tree)
 
 
 def compiled(statement: ast.stmt) -> Callable[[dict], None]:

@@ -47,7 +47,8 @@ class OwnedSettings(Settings):
                 object.__setattr__(self, field.name, parse_value(field, getattr(self, field.name)))
         super().__post_init__()
         for field in fields(self):
-            self._require_owner(field)
+            if getattr(self, field.name) != field.default:
+                self._require_owner(field)
 
     def owners(self, setting: Field) -> Mapping[str, Collection[str]]:
         """Return, by config field, the names of the choices with which a setting has an effect."""
@@ -63,7 +64,7 @@ class OwnedSettings(Settings):
         for owner, names in self.owners(setting).items():
             chosen = getattr(self, owner)
             chosen = [*map(str, chosen if isinstance(chosen, tuple) else [chosen])]
-            if value != setting.default and not {*names} & {*chosen}:
+            if not {*names} & {*chosen}:
                 raise InputError(
                     f"{setting.name} belongs to {owner} {' or '.join(sorted(names))}",
                     f"{setting.name} {value!r} with {owner} {','.join(chosen)}",

@@ -7,6 +7,7 @@ the mistake. Its docstring shows code before and after; the first example is tes
 import ast
 import contextlib
 import copy
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -257,19 +258,19 @@ class Source:
         self.path, self.file = path, file
         self.tree = ast.parse(text)
         self.mutants: list[Mutant] = []
-        numbers = Counter()
+        numbers, text_of, dump_of = Counter(), functools.cache(_text), functools.cache(ast.dump)
         for node, parent, field, statement, place, in_function in _nodes(self.tree):
             for kind, mutate in OPERATORS.items():
                 for changed in mutate(node):
-                    if ast.dump(node) == ast.dump(changed):
+                    if dump_of(node) == ast.dump(changed):
                         continue  # a @ a with its operands swapped
-                    change = f"{_one_line(node)} -> {_one_line(changed)}"
+                    change = f"{_shortened(text_of(node))} -> {_shortened(_text(changed))}"
                     numbers[place, kind, change] += 1
                     if (number := numbers[place, kind, change]) > 1:
                         change += f" ({number})"
                     line = getattr(node, "lineno", None) or node.value.lineno
                     site = node, changed, parent, *field
-                    original = _text(statement)
+                    original = text_of(statement)
                     with _replaced(*site):
                         mutated = _text(changed if statement is node else statement)
                     self.mutants.append(
@@ -331,11 +332,11 @@ def _text(node: ast.AST) -> str:
     if hasattr(node, "body") and isinstance(node, ast.stmt):
         node = copy.copy(node)
         node.body, node.orelse = [ast.Expr(ast.Constant(...))], []
-    return " ".join(ast.unparse(ast.fix_missing_locations(node)).split())
+    node.lineno = getattr(node, "lineno", 1)  # ast.unparse asks a statement for it
+    return " ".join(ast.unparse(node).split())
 
 
-def _one_line(node: ast.AST) -> str:
-    text = _text(node)
+def _shortened(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
