@@ -759,11 +759,11 @@ def similarity(p, x, y):
 
 def dual_encoder(p, images, ids, *, config):
     """The token of images, and the first end of each text."""
+    images = vision(within(p, "images"), images, config=config.images)
+    images = linear(within(p, "image_projection"), images)
     x = language_model(within(p, "texts"), ids, config=config.texts)
     ends = (ids == config.special.end).int().argmax(dim=1)
     texts = linear(within(p, "text_projection"), x[torch.arange(len(x)), ends])
-    images = vision(within(p, "images"), images, config=config.images)
-    images = linear(within(p, "image_projection"), images)
     return similarity(within(p, "similarity"), images, texts)
 
 

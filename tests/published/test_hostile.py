@@ -26,6 +26,7 @@ SIZES = {
     "t5": ["vocab_size", "d_model", "d_ff", "num_heads", "d_kv", "num_layers"],
     "bert": ["vocab_size", "hidden_size", "max_position_embeddings", "intermediate_size"],
     "vit": ["hidden_size", "num_hidden_layers", "image_size", "patch_size"],
+    "clip": ["projection_dim", "text_config", "vision_config"],
 }
 NEEDED = "vocab_size", "hidden_size", "n_embd", "dim", "num_hidden_layers", "n_layer", "n_layers"
 """Settings that no config.json may lack, by their names in other kinds."""
