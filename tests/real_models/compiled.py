@@ -89,7 +89,10 @@ class Program(nf.Layer):
 
 
 class Compiled(RealModel):
-    packages = ("tracr-pypi", "tracr"), ("absl-py", "absl"), ("networkx", "networkx")
+    packages = (
+        *(("tracr-pypi", "tracr"), ("absl-py", "absl"), ("networkx", "networkx")),
+        ("typing-extensions", "typing_extensions"),
+    )
     kind = "encoders, compiled"
     compared = "what five programs write"
 
