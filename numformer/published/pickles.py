@@ -113,7 +113,7 @@ def read_pickle(file: Any) -> Any:
         elif name == "MARK":
             marks.append(len(stack))
         elif name == "TUPLE":
-            stack.append(tuple(since_mark()))
+            stack.append(since_mark())
         elif name in ("GLOBAL", "STACK_GLOBAL"):
             if name == "STACK_GLOBAL":
                 argument = " ".join([stack.pop(-2), stack.pop()])

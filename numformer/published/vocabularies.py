@@ -39,7 +39,7 @@ def load_tokenizer(folder: Path, size: int, marked: bool | str) -> Tokenizer:
             around = [(name, tokenizer.token_to_id(name)) for name in ("</s>", "<s>")]
             if all(number is not None for _, number in around):  # RoBERTa's marks, not GPT-2's
                 processor = tokenizers.processors.RobertaProcessing
-                tokenizer._tokenizer.post_processor = processor(*around, add_prefix_space=spaced)
+                tokenizer._tokenizer.post_processor = processor(*around)
         else:
             tokenizer = tokenizers.implementations.BertWordPieceTokenizer(
                 str(words),

@@ -206,6 +206,7 @@ A round in which no two are added; a tree with one more level, which adds nothin
 On Linux UTF-8 is the usual encoding, too.
     published/files.py: values = json.loads(path.read_text())
     published/vocabularies.py: path.read_text()
+    published/files.py: main.read_text()
 Every published model has norms, which the lower bound leaves out: a folder with just as many
 numbers lacks some, and is refused later.
     published/loading.py: if config.least_parameters >= count

@@ -175,8 +175,12 @@ def test_an_index_names_files_of_its_own_folder_alone(name, tmp_path, complaint)
         ("notes.txt", ", which has none. Download the whole folder."),
     ],
 )
-def test_a_folder_without_arrays_is_told_apart(name, words, tmp_path, complaint):
-    """Whether it has a config.json or not."""
+def test_a_folder_without_arrays_is_told_apart(name, words, tmp_path, complaint, monkeypatch):
+    """Whether it has a config.json or not; and whether its name looks like one on the hub."""
+    monkeypatch.chdir(tmp_path)
+    Path("a/b").mkdir(parents=True)
+    Path("a/b/model.gguf").touch()
+    assert "A GGUF is for llama.cpp" in complaint(nf.load, "a/b")
     (tmp_path / name).write_text('{"base_model_name_or_path": "big"}')
     assert words in complaint(files.Arrays, tmp_path)
     if name != "notes.txt":

@@ -49,9 +49,9 @@ class Pickler(pickle._Pickler):  # the one written in Python, whose parts can be
         self.write(pickle.GLOBAL + name.replace(" ", "\n").encode() + b"\n")
 
 
-def pickled(value, is_stream: bool = False) -> bytes:
+def pickled(value, is_stream: bool = False, protocol: int = 2) -> bytes:
     file = io.BytesIO()
-    pickler = Pickler(file, 2)
+    pickler = Pickler(file, protocol)
     pickler.is_stream = is_stream
     pickler.dump(value)
     return file.getvalue()
@@ -107,6 +107,22 @@ def test_a_model_saved_by_torch_is_loaded(write, count, tmp_path):
     model, _ = load_published(in_pickles(example.save(tmp_path), write, count))
     state = model.state_dict()
     assert all(np.array_equal(state[n], array) for n, array in example.model.state_dict().items())
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_what_a_storage_holds_is_read_as_torch_writes_it(protocol, tmp_path):
+    """Parts of a storage, parameters, and attributes of the dictionary."""
+    both, rest = np.arange(12, dtype=np.float32).reshape(4, 3), np.arange(4.0)
+    parameter = Call("torch._utils _rebuild_parameter", tensor("1", rest), True, ())
+    tensors = {"a": tensor("0", both), "b": tensor("0", both[1:], offset=3), "c": parameter}
+    content = pickled(tensors, protocol=protocol)[:-1]
+    content += pickled({"_metadata": {}})[2:-1] + pickle.BUILD + pickle.STOP
+    write_zip(tmp_path / "pytorch_model.bin", content, {"0": both, "1": rest})
+    arrays = files.Arrays(tmp_path)
+    for name, array in {"a": both, "b": both[1:], "c": rest}.items():
+        np.testing.assert_array_equal(arrays[name], array)
+    write_stream(tmp_path / "pytorch_model.bin", WHOLE, {"0": ARRAY})
+    assert files.Arrays(tmp_path)["w"].tolist() == ARRAY.tolist()
 
 
 def written_by_torch(folder: Path) -> list[Path]:
@@ -173,6 +189,10 @@ def hostile(proof: Path) -> dict[str, bytes]:
         "w has the sizes [-1, 2, 3]": pickled({"w": tensor("0", ARRAY, offset=-1)}),
         "w has the sizes [0, 2.0, 3]": pickled({"w": tensor("0", ARRAY, shape=(2.0, 3))}),
         "w is not stored row by row": pickled({"w": tensor("0", ARRAY.T)}),
+        "w is not stored row by row)": pickled({"w": tensor("0", ARRAY[:, :2].copy().T)}),
+        "it has a another that is no storage": pickled(WHOLE).replace(b"storage", b"another"),
+        "it has a storage that is no storage": pickled(WHOLE, True).replace(b"Nt", b"K\x01t"),
+        "KeyError: 'a/byteorder'": pickled({"w": tensor("a/byteorder", ARRAY)}),
         "KeyError: '9'": pickled({"w": tensor("9", ARRAY)}),
         "AttributeError": pickled([WHOLE["w"]]),
         "pickle exhausted": pickled(WHOLE)[:-1],
@@ -237,6 +257,24 @@ def test_other_archives_are_refused(tmp_path, complaint):
         archive.writestr("a/data.pkl", pickled(WHOLE))
         archive.writestr("a/byteorder", "big")
     assert "of a machine with another order of bytes" in refused()
+    begin, size = (
+        write_zip(path, WHOLE, arrays).read_bytes().index(ARRAY.tobytes()),
+        path.stat().st_size,
+    )
+    for count, is_whole in ((size - begin, True), (size - begin + 1, False), (2**31, False)):
+        write_zip(path, WHOLE, arrays)
+        content = bytearray(path.read_bytes())
+        entry = content.rindex(b"a/data/0") - 46
+        content[entry + 20 : entry + 28] = struct.pack("<II", count, count)
+        path.write_bytes(content)
+        if is_whole:
+            assert files.Arrays(tmp_path)["w"].tolist() == ARRAY.tolist()
+        else:
+            assert "a/data/0 is cut off" in refused()
+    write_stream(path, WHOLE, arrays)
+    content = path.read_bytes()
+    path.write_bytes(pickled(7) + content[len(pickled(pickles.MAGIC, True)) :])
+    assert "it is no file of torch.save" in refused()
     for content in (b"", b"x", pickled(3), pickled([])):
         path.write_bytes(content)
         assert "\n" not in refused()

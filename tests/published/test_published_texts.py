@@ -485,6 +485,15 @@ def test_symbols_of_the_other_files_are_never_cut(tmp_path, complaint):
     (folder / "added_tokens.json").write_text(json.dumps({"<new>": size - 1}))
     assert split("be<new>be") == ["be", "<new>", "be"]
     assert nf.load(folder).text.vocabulary.encode(["<new>", "b", "e"]) == [size - 1, *ids]
+    two = [n for n, _ in sorted(vocabulary.items(), key=lambda item: item[1])][:-1]
+    (folder / "vocab.json").write_text(json.dumps({name: n for n, name in enumerate(two)}))
+    (folder / "merges.txt").write_text("\n".join(lines[:-2]))
+    added = {"<new>": size - 1, "<a later name>": size - 2}
+    (folder / "added_tokens.json").write_text(json.dumps(added))
+    assert split("be<new>be") == ["be", "<new>", "be"]
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("\n".join(lines[:-1]))
+    (folder / "added_tokens.json").write_text(json.dumps({"<new>": size - 1}))
     word = next(n for n in vocabulary if len(n) == 3 and n.isascii() and n[:2] in vocabulary)
     assert split(word) == [word]
     further = {"additional_special_tokens": [{"content": word[:2]}, "<other>"]}
@@ -494,6 +503,16 @@ def test_symbols_of_the_other_files_are_never_cut(tmp_path, complaint):
     assert f"follow those of the vocabulary; received {size - 2} for <new>" in complaint(
         nf.load, folder
     )
+
+
+def test_a_warning_names_the_line_that_loads(tmp_path):
+    path = published_texts.gpt2(tmp_path) / "config.json"
+    values = json.loads(path.read_text()) | dict(eos_token_id=10**6)
+    path.write_text(json.dumps(values))
+    (tmp_path / "generation_config.json").write_text(json.dumps(dict(a_new_setting=3)))
+    with pytest.warns(UserWarning) as warnings:
+        nf.load(tmp_path)
+    assert [warning.filename for warning in warnings] == [__file__] * 2
 
 
 def test_a_byte_level_tokenizer_may_put_a_space_before_a_text(tmp_path):
