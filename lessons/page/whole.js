@@ -180,7 +180,7 @@ class Whole {
     if (this.running || this.known?.key === key) return;
     const { gradient, difference, paths } = (this.known = { key, ...this.traced() });
     const far = Math.abs(gradient - difference).toExponential(0).replace("-", "−");
-    this.numbers.replaceChildren(facts({ "Gradient, by backward": signed(gradient), "By two losses, with the weight moved": signed(difference), "They differ by": far, "Adam moves it to": signed(this.simulation.replay.flat("given after")[this.index]) }));
+    this.numbers.replaceChildren(facts({ "Gradient, by backward": signed(gradient), "Slope of the loss, with the weight moved": signed(difference), "They differ by": far, "Adam moves it to": signed(this.simulation.replay.flat("given after")[this.index]) }));
     const rest = paths.slice(SHOWN).reduce((sum, { value }) => sum + value, 0);
     const more = paths.length > SHOWN ? ` All but the largest ${SHOWN} add up to ${signed(rest)}.` : "";
     this.note.textContent = `This gradient is the sum over ${paths.length} path${paths.length > 1 ? "s" : ""} from the loss to the weight.${more} Point at a path to see it on the map.`;
