@@ -103,7 +103,7 @@ def sizes_in(path: Path) -> tuple[str, Sizes]:
     published, values = read_kind(path if path.suffix == ".json" else model_path(path) / CONFIG)
     architecture, *_ = values.get("architectures") or [""]
     of_symbols = published.model in (MaskedLanguageModel, LanguageModel)
-    is_bare = of_symbols and re.search("(?<!Head)(?<!Heads)Model$", str(architecture))
+    is_bare = of_symbols and re.search("(?<!Head)Model$", str(architecture))
     foreign = ForeignConfig(values, ["embeddings"] if is_bare else ())
     config = require_valid(path, lambda: published.model.Config(**published.config(foreign)))
     return values["model_type"], sizes_of(published.model, config)

@@ -333,7 +333,8 @@ CASES: dict[str, dict[str, Any]] = {
     | dict(architectures=["DeiTForImageClassification"], num_channels=1, hidden_act="relu"),
     "deit_bare": DEIT | dict(architectures=["DeiTModel"], patch_size=6, num_attention_heads=4),
     "dinov2": DINOV2,
-    "dinov2_gated": DINOV2 | dict(use_swiglu_ffn=True, layer_norm_eps=1e-3, num_channels=1),
+    "dinov2_gated": DINOV2
+    | dict(use_swiglu_ffn=True, layer_norm_eps=1e-3, num_channels=1, mlp_ratio=3),
     "dinov2_bare": DINOV2 | dict(architectures=["Dinov2Model"], mlp_ratio=3, hidden_act="relu"),
     "clip": CLIP,
     "clip_of_early_files": OTHER_CLIP,

@@ -149,8 +149,10 @@ def test_tasks_use_published_models(tmp_path, call, monkeypatch):
 
     pixels = np.random.default_rng(0).integers(0, 255, (20, 30, 3)).astype(np.uint8)
     Image.fromarray(pixels).save("picture.png")
-    code, out, _ = call(images.main, f"--run {vit} --input picture.png --attention looks.png")
-    assert code == 0 and out[0].startswith("thing ") and Path("looks.png").exists()
+    for run in (vit, published_texts.vit(tmp_path / "deit", model_type="deit")):
+        looks = f"{run.name}.png"
+        code, out, _ = call(images.main, f"--run {run} --input picture.png --attention {looks}")
+        assert code == 0 and out[0].startswith("thing ") and Path(looks).exists()
     pictures = dict(image_mean=[0.1, 0.2, 0.3], image_std=[0.5, 0.4, 0.3], resample=3)
     (vit / "preprocessor_config.json").write_text(json.dumps(pictures), encoding="utf-8")
     model, metadata = model_of_run(vit)

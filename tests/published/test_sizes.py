@@ -187,6 +187,14 @@ def test_a_model_without_a_head_is_counted(name, tmp_path, call):
     assert f"{total:,} parameters" in counted(call, tmp_path / "best.safetensors")[0]
 
 
+def test_a_class_with_a_head_is_counted_with_it(tmp_path, call):
+    values = CASES["gpt2_untied"]
+    total = RandomModel("gpt2", values).model.parameter_counts()["total"]
+    values = values | dict(architectures=["GPT2LMHeadModel"])
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    assert counted(call, tmp_path / "config.json")[0] == f"gpt2: {total:,} parameters"
+
+
 def test_a_run_is_counted(tmp_path, call):
     gpt = RandomModel("gpt2", CASES["gpt2"], np.float32).model
     nf.save_model(tmp_path / "best.safetensors", gpt)
