@@ -196,8 +196,8 @@ class GradientCheck:
         with set_auxiliary_gradient(dy.sum()):
             return self.layer.backward(dy)
 
-    def _branches(self) -> list[np.ndarray]:
-        """Return forward's branches: all boolean arrays that forward saved, also in checkpoints."""
+    def _branches(self, keep: bool = True) -> list[np.ndarray]:
+        """Return the boolean arrays that forward saved, also in checkpoints; it may `keep` all."""
         layers = self.layer.layers_within()
         checkpoints = [layer for layer in layers if isinstance(layer, Checkpointed)]
         for layer in checkpoints:
@@ -212,14 +212,14 @@ class GradientCheck:
         ]
         for layer in checkpoints:
             layer.layer.clear_saved()
+        for layer in () if keep else layers:
+            layer.saved.clear()
         return branches
 
     def run(self, keep: bool = False, inputs: Iterable | None = None):
         """Run forward, and return a copy of its output and the branches that it took."""
         output = self._forward(self.inputs if inputs is None else inputs)
-        branches = self._branches()
-        if not keep:
-            self.layer.clear_saved()
+        branches = self._branches(keep)
         return array_module(output).array(output), branches  # forward may return an input itself
 
     def run_shifted(self, name: str, shift):

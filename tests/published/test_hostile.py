@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import struct
 import tracemalloc
 from pathlib import Path
@@ -309,11 +310,11 @@ def test_a_part_that_numformer_lacks_is_named(kind, values, words, tmp_path, com
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_folder_is_refused_in_one_line(kind, damage, tmp_path, call):
     """And nothing runs. Of the kinds that are read by the same functions, fewer are tried."""
-    whole = RandomModel(kind, CASES[kind], np.float32)
-    load_published(whole.save(tmp_path / "whole"))  # which is not
+    whole = RandomModel(kind, CASES[kind], np.float32).save(tmp_path / "whole")
+    load_published(whole)  # which is not
     for seed in range(30) if kind in SIZES else range([*KINDS].index(kind) % 6, 30, 6):
         rng = np.random.default_rng(seed)
-        folder = whole.save(tmp_path / f"{seed}")
+        folder = shutil.copytree(whole, tmp_path / f"{seed}")
         damage(folder, kind, seed, rng)
         with pytest.raises(nf.InputError) as problem:
             load_published(folder)
