@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numformer.backend import to_host
 from numformer.data import Vocabulary
 from numformer.errors import InputError
 from numformer.generation.sampling import log_softmax
@@ -50,7 +49,7 @@ class Labelling(OneVocabulary):
         """Return the logits of the classes of a text (labels), or of each position (T, labels)."""
         ids = np.array([self.vocabulary.encode(text)])
         with inference():
-            return to_host(function(ids, *others, valid=np.ones(ids.shape, bool)))[0]
+            return function(ids, *others, valid=np.ones(ids.shape, bool))[0]
 
     def _texts(self, model, text: list[str]) -> Iterator[str]:
         p = np.exp(log_softmax(self._logits(model.relation_logits, text)))

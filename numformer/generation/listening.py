@@ -136,7 +136,7 @@ class Listening(TextPipeline):
         written: list[str] = []
         start = 0
         while start < len(frames):
-            window = np.stack(frames[start : start + self.frames])
+            window = frames[start : start + self.frames]
             silence = self.frames - len(window)
             (ids,) = hear(np.pad(window, ((0, silence), (0, 0)))[None], writer)
             step, stamps = len(window), [n >= self.first_stamp for n in ids]

@@ -223,7 +223,7 @@ class RuledWriter:
     def step(self, ids, texts: Texts):
         """ids (B,) at the latest position of every row -> scores (B, V) for the next position."""
         scores = self.model.step(ids, texts.state)
-        texts.known = np.concatenate([texts.known, to_host(ids)[:, None]], axis=-1)
+        texts.known = np.concatenate([texts.known, ids[:, None]], axis=-1)
         pairs = [(rule, self.values[name]) for name, rule in RULES.items() if name in self.values]
         active = [(rule, value) for rule, value in pairs if rule.when(texts, value)]
         self.is_changed = active != []

@@ -103,7 +103,7 @@ class DualEncoder(Model):
     def embed_texts(self, ids: Array) -> Array:
         """ids (B, T), with the end id in every row -> vectors (B, width)."""
         x = self.texts.forward(ids)
-        ends = (ids == self.config.special.end).argmax(axis=1) + np.arange(len(ids)) * ids.shape[1]
+        ends = (ids == self.config.special.end).argmax(axis=-1) + np.arange(len(ids)) * ids.shape[1]
         return self.text_projection.forward(self.pick.forward(x, ends))
 
     def hidden(self, ids: Array, places: Places) -> Array:  # type: ignore[override]

@@ -117,7 +117,7 @@ def _valid_ends(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
     words = f"{folder} ends a text with {outside[0]}, which is no id below {size}: it is ignored"
     warnings.warn(words, stacklevel=8)
     first, *others = [n for n in ends if n not in outside] or [None]
-    return fields | dict(end_id=first, other_ends=tuple(others))
+    return fields | dict(end_id=first, other_ends=others)
 
 
 def _require_ids(folder: Path, config) -> None:

@@ -22,6 +22,10 @@ A layer that shares its parameters with itself has its own; rows of a weight hav
 Without rules a writer writes the same, but more slowly.
     generation/continuation.py: writer: Any = RuledWriter(model, self.rules)
     generation/transduction.py: writer: Any = RuledWriter(model, self.rules)
+A bias of keys adds the same to all scores of a query; the first time stamp is never in a pair.
+    generation/binding.py: else part.weight.data[0]
+    generation/listening.py: [n > self.first_stamp for n in ids]
+    generation/listening.py: for n in range(2, len(ids))
 A hypothesis that can only equal the worst one does not replace it.
     generation/beam.py: return reachable >= self.worst
 A distance has no sign.
@@ -226,6 +230,7 @@ The vectors of an optimizer have one size; of a bias that is only looked at, its
 rows of a table taken by their numbers are those taken by a slice; a list makes ids quick to read.
     paper/adam.py: cache_pieces(vectors[1])
     paper/linear.py: bias = (self.weight.data, self.bias)
+    recurrence/cells.py: dict(weight=self.weight.data, bias=self.bias)
     paper/positions.py: (positions == stop - len(positions)).all()
     paper/positions.py: return table[to_module(positions, xp)]
     paper/writing.py: if not unwritten.isdisjoint(ids):

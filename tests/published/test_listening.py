@@ -109,8 +109,10 @@ def sounds(tmp_path) -> list[str]:
 
 
 @pytest.fixture
-def listener(tmp_path):
-    return nf.load(small_folder(tmp_path / "small"))
+def listener(tmp_path, recwarn):
+    listener = nf.load(small_folder(tmp_path / "small"))
+    assert not recwarn.list  # all its settings are followed
+    return listener
 
 
 def test_texts_are_those_that_transformers_wrote(listener, sounds, tmp_path):
@@ -257,6 +259,8 @@ def test_a_text_that_does_not_end_is_as_long_as_it_may_be(listener, sounds, monk
         written = text.write(model, features, max_length=99 if model is not free else length)
         assert [*map(len, written)] == [length] * 9
     assert counts == [8, 1] * 3
+    text.write(free, [features[0] * 3, features[0]], max_length=2)
+    assert counts[6:] == [1, 1]
 
 
 def test_a_text_and_its_symbols(listener):

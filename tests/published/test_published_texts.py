@@ -490,7 +490,7 @@ def test_symbols_of_the_other_files_are_never_cut(tmp_path, complaint):
     two = [n for n, _ in sorted(vocabulary.items(), key=lambda item: item[1])][:-1]
     (folder / "vocab.json").write_text(json.dumps({name: n for n, name in enumerate(two)}))
     (folder / "merges.txt").write_text("\n".join(lines[:-2]))
-    added = {"<new>": size - 1, "<a later name>": size - 2}
+    added = {"<a name>": size - 1, "<new>": size - 2}
     (folder / "added_tokens.json").write_text(json.dumps(added))
     assert split("be<new>be") == ["be", "<new>", "be"]
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
