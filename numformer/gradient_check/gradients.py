@@ -210,8 +210,8 @@ class GradientCheck:
             for value in record.values()
             if dtype_kind(value) == "b"
         ]
-        for layer in checkpoints:
-            layer.layer.clear_saved()
+        for checkpoint in checkpoints:
+            checkpoint.layer.clear_saved()
         for layer in () if keep else layers:
             layer.saved.clear()
         return branches
