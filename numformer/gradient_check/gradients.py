@@ -200,9 +200,9 @@ class GradientCheck:
         """Return the boolean arrays that forward saved, also in checkpoints; it may `keep` all."""
         layers = self.layer.layers_within()
         checkpoints = [layer for layer in layers if isinstance(layer, Checkpointed)]
-        for layer in checkpoints:
-            for record in layer.saved:
-                layer.recompute(record)
+        for checkpoint in checkpoints:
+            for record in checkpoint.saved:
+                checkpoint.recompute(record)
         branches = [
             to_host(value).copy()
             for layer in layers
