@@ -212,8 +212,8 @@ class GradientCheck:
         ]
         for layer in checkpoints:
             layer.layer.clear_saved()
-        for layer in () if keep else layers:
-            layer.saved.clear()
+        for part in () if keep else layers:
+            part.saved.clear()
         return branches
 
     def run(self, keep: bool = False, inputs: Iterable | None = None):
