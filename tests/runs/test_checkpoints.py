@@ -147,7 +147,7 @@ def test_numbers_of_other_kinds_are_refused(path, array, complaint):
 
 CONFIG = asdict(Config.base(11, **SMALL))
 REFUSED = [
-    ({"model": kind, "config": CONFIG}, f"vision, speech; received {kind!r}")
+    ({"model": kind, "config": CONFIG}, f"speech, dual_encoder; received {kind!r}")
     for kind in (None, "perceptron", "block", "..loop", 3)
 ]
 REFUSED += [
