@@ -354,6 +354,17 @@ def test_settings_that_are_refused(listener, sounds, complaint, settings, said):
     assert said in complaint(listener, sounds[0], **settings)
 
 
+def test_a_text_may_have_several_ends_and_silence_pads_a_sound(tmp_path):
+    folder = small_folder(tmp_path / "small")
+    for name in ("config.json", "generation_config.json"):
+        values = json.loads((folder / name).read_text(encoding="utf-8"))
+        (folder / name).write_text(json.dumps(values | dict(eos_token_id=[END, 7, 8])))
+    trained = nf.load(folder)
+    special = trained.model.config.special
+    assert special.ends == [END, 7, 8] and special.padding is None and not special.unwritten
+    assert trained.text.unwritten == [3, 4]
+
+
 def test_a_model_of_english_has_no_languages(tmp_path, sounds):
     folder = small_folder(tmp_path / "small")
     generation = GENERATION | dict(is_multilingual=False)
