@@ -74,14 +74,14 @@ def sizes_of(kind: type[Model], config: Any) -> Sizes:
         model: Any = kind(config, Zeros(np.random.PCG64()))  # type: ignore[arg-type]
     read = written = seen = kept = 0
     for name, parameter in model.named_parameters().items():
-        of_images, name = name.startswith("images."), re.sub(r"^(texts|images)\.", "", name)
+        in_images, name = name.startswith("images."), re.sub(r"^(texts|images)\.", "", name)
         shape, (first, *_) = parameter.shape, name.split(".")
         if len(shape) != 2 or first in UNMULTIPLIED or name.endswith("attention.bias.table"):
             continue
         products = 2 * parameter.size
         if ".experts." in name:
             products = products * config.chosen_experts // config.experts
-        if first == "encoder" or of_images or name.endswith(SOURCE):
+        if first == "encoder" or in_images or name.endswith(SOURCE):
             read += products
             continue
         written += products
@@ -102,8 +102,8 @@ def sizes_in(path: Path) -> tuple[str, Sizes]:
         return kind.__name__, sizes_of(kind, read_config(file, metadata, kind))
     published, values = read_kind(path if path.suffix == ".json" else model_path(path) / CONFIG)
     architecture, *_ = values.get("architectures") or [""]
-    of_symbols = published.model in (MaskedLanguageModel, LanguageModel)
-    is_bare = of_symbols and re.search("(?<!Head)Model$", str(architecture))
+    has_symbols = published.model in (MaskedLanguageModel, LanguageModel)
+    is_bare = has_symbols and re.search("(?<!Head)Model$", str(architecture))
     foreign = ForeignConfig(values, ["embeddings"] if is_bare else ())
     config = require_valid(path, lambda: published.model.Config(**published.config(foreign)))
     return values["model_type"], sizes_of(published.model, config)

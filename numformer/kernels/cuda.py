@@ -62,15 +62,11 @@ class Source:
 
     def start(self, name: str, like, blocks: tuple[int, ...], threads: tuple[int, ...], *arguments):
         """Start the kernel `name`, compiled for the dtype of `like`, on these blocks of threads."""
-        if min(blocks):
-            self.function(name, like)(blocks, threads, arguments)
-
-    def function(self, name: str, like):
-        """Return the kernel `name`, compiled for the dtype of `like`, as a function of CuPy."""
         key = name, like.dtype.char, type(like)
         if key not in self._functions:
             self._functions[key] = self._compile(like).get_function(name)
-        return self._functions[key]
+        if min(blocks):
+            self._functions[key](blocks, threads, arguments)
 
     def _compile(self, like):
         key = like.dtype.char, array_module(like)

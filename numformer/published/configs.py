@@ -541,8 +541,8 @@ CLIP_VISION |= dict(num_attention_heads=12, image_size=224, patch_size=32)
 
 def read_clip(foreign: ForeignConfig) -> dict:
     def tower(name: str, defaults: dict) -> ForeignConfig:
-        said = foreign.get(f"{name}_config", {}) | foreign.get(f"{name}_config_dict", {})
-        return ForeignConfig(dict(hidden_act="quick_gelu") | defaults | said)
+        values = foreign.get(f"{name}_config", {}) | foreign.get(f"{name}_config_dict", {})
+        return ForeignConfig(dict(hidden_act="quick_gelu") | defaults | values)
 
     text, image = tower("text", CLIP_TEXT), tower("vision", CLIP_VISION)
     size, end = text["vocab_size"], text["eos_token_id"]

@@ -5,7 +5,7 @@ from typing import Any
 from numformer.errors import InputError
 from numformer.published.configs import ForeignConfig, special_ids
 from numformer.published.llamas import Decoder, activation, in_turn, rotary, times
-from numformer.published.table import Table, of_decoder
+from numformer.published.table import Table, decoder_table
 
 
 def read(foreign: ForeignConfig, ids: dict, tied: bool = True, **names: str) -> dict:
@@ -54,7 +54,7 @@ def read_gpt_neox(foreign: ForeignConfig) -> dict:
     return ours | rotary(foreign, ours["d_model"] // ours["heads"], share, base)
 
 
-GPT_NEOX = of_decoder(
+GPT_NEOX = decoder_table(
     """
     gpt_neox.embed_in                     input.embedding                         table
     embed_out                             input.embedding                         table
@@ -87,7 +87,7 @@ def read_gptj(foreign: ForeignConfig) -> dict:
     return ours | rotary(foreign, size, share=width / size)
 
 
-GPTJ = of_decoder(
+GPTJ = decoder_table(
     """
     transformer.wte                       input.embedding                         table
     lm_head                               input.embedding                         table
@@ -133,7 +133,7 @@ def read_gpt_neo(foreign: ForeignConfig) -> dict:
 
 
 def gpt_neo(config) -> Table:
-    return of_decoder(_GPT_NEO.format(query=times(config.key_size**0.5)), "transformer.")(config)
+    return decoder_table(_GPT_NEO.format(query=times(config.key_size**0.5)), "transformer.")(config)
 
 
 _GPT_NEO = """
@@ -169,7 +169,7 @@ def read_opt(foreign: ForeignConfig) -> dict:
     return ours | dict(positions="learned", max_length=foreign["max_position_embeddings"])
 
 
-OPT = of_decoder(
+OPT = decoder_table(
     """
     model.decoder.embed_tokens            input.embedding                         table
     lm_head                               input.embedding                         table
@@ -211,7 +211,7 @@ def read_bloom(foreign: ForeignConfig) -> dict:
     return ours | dict(activation="gelu_tanh", embedding_norm=True, positions="alibi")
 
 
-BLOOM = of_decoder(
+BLOOM = decoder_table(
     """
     transformer.word_embeddings           input.embedding                         table
     transformer.word_embeddings_layernorm  input.norm                             norm
@@ -254,7 +254,7 @@ def falcon(config) -> Table:
     names: dict[str, Any] = dict(first="input_layernorm", second="post_attention_layernorm")
     if config.sublayers == "parallel":
         names = dict(first="ln_attn", second="ln_mlp")
-    return of_decoder(_FALCON.format(**names), "transformer.")(config)
+    return decoder_table(_FALCON.format(**names), "transformer.")(config)
 
 
 _FALCON = """
@@ -288,7 +288,7 @@ def read_gpt_bigcode(foreign: ForeignConfig) -> dict:
     return ours | dict(positions="learned", max_length=foreign["n_positions"])
 
 
-GPT_BIGCODE = of_decoder(
+GPT_BIGCODE = decoder_table(
     """
     transformer.wte                       input.embedding                         table
     lm_head                               input.embedding                         table

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from numformer.errors import InputError
 from numformer.published.configs import ACTIVATIONS, GATES, ForeignConfig, special_ids
 from numformer.published.rope import rope
-from numformer.published.table import Table, of_decoder
+from numformer.published.table import Table, decoder_table
 
 
 class Decoder(NamedTuple):
@@ -174,7 +174,7 @@ def table(
         row |= dict(final_norm=norm)
     for name, text in dict(norms=norms, projections=projections, network=network).items():
         row[name] = text.format(**row)
-    return of_decoder(_TABLE.format(**row), "model.")(config)
+    return decoder_table(_TABLE.format(**row), "model.")(config)
 
 
 def turned(foreign: ForeignConfig) -> dict[str, float]:

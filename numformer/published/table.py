@@ -267,7 +267,7 @@ class Table:
         return any(re.fullmatch(pattern, form) for pattern in patterns for form in names)
 
 
-def of_decoder(text: str, prefix: str) -> Callable[[Any], Table]:
+def decoder_table(text: str, prefix: str) -> Callable[[Any], Table]:
     """Return the function that makes the Table of a language model for its Config."""
     return lambda config: Table(text, optional=prefix, bare=not config.head)
 

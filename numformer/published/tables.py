@@ -5,7 +5,7 @@ line that ends with a colon gives the prefixes of the indented rows below it.
 """
 
 from numformer.published.configs import GATED
-from numformer.published.table import Table, of_decoder
+from numformer.published.table import Table, decoder_table
 
 # Marian, the paper's architecture: the translators of OPUS-MT (Tiedemann and Thottingal 2020).
 # BART (Lewis et al. 2020), mBART (Liu et al. 2020), Pegasus (Zhang et al. 2020), M2M100 (Fan et al.
@@ -72,7 +72,7 @@ _WHISPER_INPUTS = """\
 WHISPER = Table(_MARIAN.format(embeddings=_WHISPER_INPUTS), optional="model.")
 
 # GPT-2 (Radford et al. 2019): only a decoder.
-GPT2 = of_decoder(
+GPT2 = decoder_table(
     """
     transformer.wte                       input.embedding                         table
     lm_head                               input.embedding                         table

@@ -42,8 +42,8 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert model.config.longest is None and model.config.d_model == 5
     count = sum(parameter.size for parameter in model.named_parameters().values())
     least = model.config.least_parameters
-    of_towers = model.config.texts.least_parameters + model.config.images.least_parameters
-    assert least == of_towers + 5 * (8 + 6) and least < count
+    in_towers = model.config.texts.least_parameters + model.config.images.least_parameters
+    assert least == in_towers + 5 * (8 + 6) and least < count
 
 
 @pytest.mark.parametrize(

@@ -110,17 +110,17 @@ def masks_drawn(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("dropout", "of_encoder", "of_decoder"),
+    ("dropout", "of_encoder", "decoder_table"),
     [
         ("p_drop", [(3, 5, D)] * (1 + 2 * N), [(3, 4, D)] * (1 + 3 * N)),
         ("attention_dropout", [(3, H, 5, 5)] * N, [(3, H, 4, 4), (3, H, 4, 5)] * N),
         ("activation_dropout", [(3, 5, F)] * N, [(3, 4, F)] * N),
     ],
 )
-def test_each_dropout_has_its_masks(dropout, of_encoder, of_decoder, masks_drawn):
+def test_each_dropout_has_its_masks(dropout, of_encoder, decoder_table, masks_drawn):
     """Section 5.4 has those on embedding sums and sublayer outputs alone."""
     small(**{dropout: 0.1}).forward(SOURCE, TARGET)
-    assert masks_drawn == of_encoder + of_decoder
+    assert masks_drawn == of_encoder + decoder_table
 
 
 def test_layers_of_a_stack_start_with_different_weights():
