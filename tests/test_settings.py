@@ -55,7 +55,7 @@ FIELDS = {
         str,
         ("a", "b"),
         [("a",), ("b",), ("a", "b"), ("b", "b", "a")],
-        [None, (), "", "a,", ",", "c", "a,c", "a b", 1, ("a", ""), ("c",), ["a", "c"]],
+        [None, (), "", "a,", ",", "c", "a,c", "a b", 1, ("a", ""), ("c",), ["a", "c"], [[]]],
     ),
     "mark": (
         "an integer of at least 0, or None",
@@ -79,11 +79,11 @@ FIELDS = {
         [0, -1, 1.5, True, "a", "1,", (), (1, 0), ("1", "2")],
     ),
     "angles": (
-        "tuples of numbers, such as (1.0, 0.1),(1.0, 0.5), or none",
+        'tuples of numbers, such as (1.0, 0.1),(1.0, 0.5), or ""',
         str,
         None,
         [(), ((),), ((0.0, 0.5), ())],
-        [None, 1.0, "a", "1.0", (1.0,), ((1,),), ((-0.5,),), ((math.inf,),), ([0.5],)],
+        [None, 1.0, "a", "\n", "1.0", {}, (1.0,), ((1,),), ((-0.5,),), ((math.inf,),), ([0.5],)],
     ),
     "scaled": ("True, False or None", bool, None, [None, True, False], [0, 1, "None"]),
 }

@@ -44,7 +44,7 @@ def choices(default: str, registry: Collection[str], what: str):
     """Declare a tuple of names of a registry; the layers use these entries in turn."""
     rule = Rule(
         "one or several, with commas between them, of",
-        lambda v: type(v) is tuple and v != () and all(name in registry for name in v),
+        lambda v: type(v) is tuple and v != () and all(name in [*registry] for name in v),
         str,
         registry,
         several=True,
@@ -66,7 +66,7 @@ def sizes(default: Any, what: str):
 
 def frequencies(what: str):
     """Declare a tuple with a tuple of numbers for each layer; () for those of a base."""
-    words = "tuples of numbers, such as (1.0, 0.1),(1.0, 0.5), or none"
+    words = 'tuples of numbers, such as (1.0, 0.1),(1.0, 0.5), or ""'
     return _with(setting((), what, Rule(words, _are_frequencies, str)), parse=_tuples)
 
 
@@ -146,8 +146,8 @@ def _one_or_several(value):
 def _tuples(value):
     """Text with tuples, or lists -> tuples; another value -> itself."""
     with contextlib.suppress(ValueError, SyntaxError, TypeError):
-        value = ast.literal_eval(f"[{value}]") if isinstance(value, str) else value
-        return tuple(map(tuple, value)) if isinstance(value, list) else value
+        rows = ast.literal_eval(f"{value},") if isinstance(value, str) and value else value
+        return tuple(map(tuple, rows)) if isinstance(value, list | str) else value
     return value
 
 

@@ -33,8 +33,9 @@ class ForeignConfig:
         self.values, self.arrays = values, arrays
         for name, value in values.items():
             kind = re.search("(layer|size|head|dim|embe?d|inner|d_model|d_ff|d_kv)s?$", name)
-            most = 0 if kind is None else 10_000 if kind[1] == "layer" else 1 << 25
-            if kind and type(value) is int and value > most:
+            if kind is None or type(value) is not int:
+                continue
+            if value > (most := 10_000 if kind[1] == "layer" else 1 << 25):
                 raise InputError(
                     f"in a config.json, {name} is at most {most:,}",
                     f"{value:,}",
@@ -322,7 +323,7 @@ def read_t5(foreign: ForeignConfig) -> dict:
 def _read_t5(foreign: ForeignConfig, inner: str, tied: bool) -> dict:
     """T5 and its kin; `inner` is the default of the feed-forward network."""
     foreign.require(is_decoder=False)
-    tied = tied or (bool(foreign.arrays) and not foreign.has("lm_head."))
+    tied = tied or (foreign.arrays and not foreign.has("lm_head."))
     size = foreign["vocab_size"]
     inner = foreign.get("feed_forward_proj", inner)
     gated = inner.startswith("gated-")
@@ -407,9 +408,9 @@ def _heads(foreign: ForeignConfig, activation: str = "tanh") -> dict:
     """
     task, classes = task_of(foreign)["task"], len(foreign.get("id2label", ["", ""]))
     if task == "texts":
-        return dict(relations=classes, relation_activation=activation, tied=True)
+        return dict(relations=classes, relation_activation=activation)
     if task != "symbols":
-        return dict(labels=classes, output_bias=True, tied=True)
+        return dict(labels=classes, output_bias=True)
     fills = not foreign.arrays or foreign.has(*MASKED)
     return dict(
         transform=fills,
@@ -500,7 +501,7 @@ def read_distilbert(foreign: ForeignConfig) -> dict:
 
 def read_vit(foreign: ForeignConfig, inner: int | None = None, epsilon: float = 1e-12) -> dict:
     foreign.require(qkv_bias=True)
-    is_bare = bool(foreign.arrays) and not foreign.has("classifier.", "cls_classifier.")
+    is_bare = foreign.arrays and not foreign.has("classifier.", "cls_classifier.")
     return dict(
         height=foreign["image_size"],
         width=foreign["image_size"],

@@ -119,7 +119,8 @@ def read_gpt_neo(foreign: ForeignConfig) -> dict:
     )
     ours |= dict(attention_bias=False, attention_output_bias=True)
     types = foreign.get("attention_types", [[["global", "local"], 12]])
-    kinds = [kind for names, count in types for _ in range(min(count, 10_000)) for kind in names]
+    most = ours["layers"] + 1  # a file may name a billion
+    kinds = [kind for names, count in types for _ in range(min(count, most)) for kind in names]
     known = {"global": "attention", "local": "window"}
     mixers = in_turn(
         [ForeignConfig({"attention_types": k}).choice("attention_types", known) for k in kinds]

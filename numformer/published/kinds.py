@@ -120,11 +120,16 @@ def _listening(folder: Path, config, settings: ForeignConfig) -> Listening:
     )
 
 
+def _longest(config) -> int:
+    """The number of symbols in the longest text that an encoder takes."""
+    return min(config.longest or MAX_SYMBOLS, MAX_SYMBOLS)
+
+
 def reading(folder: Path, config, *_) -> Reading:
     """The pipeline of a model that only computes vectors for texts."""
     vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
     limits, how = read_pooling(folder)
-    return Reading(vocabulary, min(*limits, config.longest or MAX_SYMBOLS, MAX_SYMBOLS), **how)
+    return Reading(vocabulary, min([*limits, _longest(config)]), **how)
 
 
 def _comparing(folder: Path, config, settings: ForeignConfig) -> Reading:
@@ -154,8 +159,8 @@ def _encoder_text(folder: Path, config, settings: ForeignConfig) -> TextPipeline
     if (task := configs.task_of(settings)["task"]) != "symbols":
         vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
         labels = settings.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
-        names = [str(labels[str(n)]) for n in range(len(labels))]
-        return Labelling(vocabulary, min(config.longest or MAX_SYMBOLS, MAX_SYMBOLS), names, task)
+        names = [labels[str(n)] for n in range(len(labels))]
+        return Labelling(vocabulary, _longest(config), names, task)
     return (_infilling if config.transform else reading)(folder, config, settings)
 
 

@@ -60,6 +60,11 @@ def test_labels_of_a_text_the_most_probable_first(tmp_path, call):
     assert trained(padded).splitlines()[0].endswith(f" {softmax(whole).max():.4f}")
 
 
+def test_a_long_text_is_cut_to_the_longest_of_all_models(tmp_path):
+    folder = classifier(tmp_path, "SequenceClassification", max_position_embeddings=5000)
+    assert nf.load(folder).text.context == 4096
+
+
 def test_the_label_of_a_word_is_that_of_its_first_symbol(tmp_path):
     trained = nf.load(classifier(tmp_path, "TokenClassification"))
     symbols, logits = logits_of(trained, TEXT, "forward")

@@ -9,7 +9,7 @@ from published_cases import CASES, GPT2, LLAMA, MARIAN, TWO, V
 
 import numformer as nf
 from numformer.published.configs import ForeignConfig, write_gpt2, write_marian
-from numformer.published.kinds import KINDS
+from numformer.published.kinds import KINDS, kind_of
 from numformer.published.llamas import granite_factors, in_turn, times
 
 SIZES = {
@@ -27,6 +27,9 @@ SIZES = {
     | dict(embedding_scale=False, embedding_norm=True),
     "vit": dict(height=12, width=12, patch=4, d_model=16, d_ff=24, heads=2, layers=2)
     | dict(norm="pre", attention_bias=True),
+    "whisper": dict(vocabulary=V, d_model=16, d_ff=24, heads=2, layers=2, decoder_layers=2)
+    | dict(norm="pre", activation="gelu", attention_bias=True, attention_key_bias=False)
+    | dict(embedding_scale=False),
 }
 """What a config of published_cases says of the sizes and of the kind, in our settings."""
 LEFT_OUT = {
@@ -37,6 +40,8 @@ LEFT_OUT = {
     "decoder_start_token_id pad_token_id eos_token_id",
     "bert": "pad_token_id",
     "vit": "num_channels id2label",
+    "whisper": "num_mel_bins max_source_positions max_target_positions decoder_start_token_id "
+    "eos_token_id",
 }
 """The settings of published_cases that a config.json may lack."""
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -59,6 +64,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     | dict(padding_id=0, start_id=None, end_id=None, unwritten=(), other_ends=()),
     "vit": dict(channels=3, classes=2, activation="gelu", epsilon=1e-12)
     | dict(p_drop=0.0, attention_dropout=0.0),
+    "whisper": dict(bands=80, frames=3000, max_length=448)
+    | dict(p_drop=0.0, attention_dropout=0.0, activation_dropout=0.0)
+    | dict(padding_id=None, start_id=50257, end_id=50256, unwritten=(), other_ends=()),
 }
 """transformers' own defaults, in our settings."""
 GIVEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -67,10 +75,11 @@ GIVEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         | dict(tie_word_embeddings=False, activation_function="gelu", scale_embedding=True)
         | dict(dropout=0.2, attention_dropout=0.3, activation_dropout=0.4)
         | dict(decoder_layers=1, decoder_start_token_id=7)
-        | dict(eos_token_id=[4, 3], bad_words_ids=[[9], [8, 8], [5]]),
+        | dict(eos_token_id=[4, 3], bad_words_ids=[[9], [8, 8], [5]], suppress_tokens=[6])
+        | dict(normalize_embedding=False),
         dict(target_vocabulary=V + 7, tying="none", activation="gelu", embedding_scale=True)
         | dict(p_drop=0.2, attention_dropout=0.3, activation_dropout=0.4, decoder_layers=1)
-        | dict(start_id=7, end_id=4, other_ends=(3,), unwritten=(5, 9, V - 1)),
+        | dict(start_id=7, end_id=4, other_ends=(3,), unwritten=(5, 6, 9, V - 1)),
     ),
     "gpt2": (
         dict(n_inner=20, activation_function="relu", layer_norm_epsilon=1e-2, resid_pdrop=0.2)
@@ -108,6 +117,14 @@ GIVEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         | dict(hidden_act="relu", hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3),
         dict(channels=1, classes=3, activation="relu", epsilon=1e-3, p_drop=0.2)
         | dict(attention_dropout=0.3),
+    ),
+    "whisper": (
+        dict(num_mel_bins=5, max_source_positions=6, max_target_positions=20, dropout=0.2)
+        | dict(attention_dropout=0.3, activation_dropout=0.4, activation_function="relu")
+        | dict(decoder_start_token_id=3, eos_token_id=[4, 6, 5]),
+        dict(bands=5, frames=12, max_length=20, p_drop=0.2, attention_dropout=0.3)
+        | dict(activation_dropout=0.4, activation="relu")
+        | dict(start_id=3, end_id=4, other_ends=(6, 5)),
     ),
 }
 """Other values for settings of a config.json, and what they are in ours."""
@@ -242,6 +259,8 @@ FOLLOWING: list[tuple[str, dict, dict]] = [
         dict(mixers=("attention", "window"), window=256),
     ),
     ("distilbert", {}, dict(epsilon=1e-12)),
+    ("dinov2", dict(mlp_ratio=1.8), dict(d_ff=28)),
+    ("dinov2", dict(mlp_ratio=None, use_swiglu_ffn=True), dict(d_ff=48, activation="swiglu")),
 ]
 """Settings of a kind, and what follows from them; None for a field that has its default."""
 
@@ -252,6 +271,39 @@ def test_settings_that_follow_from_others(kind, changes, ours):
     config = read(kind, {name: value for name, value in values.items() if value is not None})
     for name, value in ours.items():
         assert config.get(name) == value
+
+
+def test_the_towers_of_clip():
+    sizes = dict(d_ff=24, layers=2, norm="pre", activation="quick_gelu", attention_bias=True)
+    sizes |= dict(heads=2, epsilon=1e-5, p_drop=0.0, attention_dropout=0.3)
+    texts = dict(vocabulary=V, d_model=12, end_id=V - 3, head=False, positions="learned")
+    images = dict(height=12, width=12, channels=3, patch=4, classes=None, d_model=16)
+    towers = {f"{name}_config": dict(attention_dropout=0.3) for name in ("text", "vision")}
+    values = CASES["clip"] | {name: CASES["clip"][name] | rate for name, rate in towers.items()}
+    assert read("clip", values) == dict(
+        texts=nf.LanguageModel.Config(**texts, **sizes, max_length=8, embedding_scale=False),
+        images=nf.VisionTransformer.Config(
+            **images, **sizes, patch_bias=False, embedding_norm=True
+        ),
+        width=10,
+    )
+
+
+def test_the_kind_of_an_encoder_is_told_by_its_class():
+    values = dict(model_type="t5", architectures=["T5EncoderModel"])
+    assert kind_of(values) is KINDS["t5"].encoder
+    other = dict(architectures=["T5ForConditionalGeneration"], _name_or_path="T5EncoderModel")
+    assert kind_of(values | other) is kind_of(dict(model_type="t5")) is KINDS["t5"]
+
+
+def test_a_size_that_no_model_has_is_refused(complaint):
+    for name, most in ("num_layers", 10_000), ("hidden_size", 1 << 25), ("heads", 1 << 25):
+        assert ForeignConfig({name: most})[name] == most
+        message = complaint(ForeignConfig, {name: most + 1})
+        assert f"{name} is at most {most:,}; received {most + 1:,}" in message
+    assert ForeignConfig(dict(hidden_size=1e9, seed=1 << 40, bos_token_id=1))
+    types = dict(attention_types=[[["global"], 10**7]])
+    assert "3 of 2" in complaint(read, "gpt_neo", CASES["gpt_neo"] | types)
 
 
 def test_the_output_of_a_bare_encoder_shares_the_embedding():

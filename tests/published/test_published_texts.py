@@ -15,6 +15,8 @@ import numformer as nf
 from numformer import convert
 from numformer.generation import Continuation, Translation
 from numformer.published import files
+from numformer.published.configs import ForeignConfig
+from numformer.published.kinds import KINDS
 from numformer.published.loading import load_published
 from numformer.published.saving import save_published
 from numformer.published.vocabularies import load_tokenizer
@@ -300,6 +302,14 @@ def test_a_language_model_samples_if_its_folder_says_so(generation, temperature,
     folder = published_texts.gpt2(tmp_path)
     (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
     assert nf.load(folder).text.temperature == temperature
+
+
+def test_a_translator_without_settings(tmp_path):
+    folder = published_texts.marian(tmp_path)
+    config = nf.load(folder).model.config
+    text = KINDS["marian"].text(folder, config, ForeignConfig({}))
+    expected = nf.Transduction(text.source, text.target, 512, beam=1, penalty="length")
+    assert text == replace(expected, early_stopping=False, length_penalty=1.0)
 
 
 def test_what_is_published_again_is_written_as_its_run_writes(tmp_path):
