@@ -275,12 +275,12 @@ def test_settings_that_follow_from_others(kind, changes, ours):
 
 def test_the_towers_of_clip():
     sizes = dict(d_ff=24, layers=2, norm="pre", activation="quick_gelu", attention_bias=True)
-    sizes |= dict(heads=2, epsilon=1e-5, p_drop=0.0, attention_dropout=0.3)
+    sizes |= dict(heads=2, epsilon=1e-3, p_drop=0.0, attention_dropout=0.3)
     texts = dict(vocabulary=V, d_model=12, end_id=V - 3, head=False, positions="learned")
     images = dict(height=12, width=12, channels=3, patch=4, classes=None, d_model=16)
-    towers = {f"{name}_config": dict(attention_dropout=0.3) for name in ("text", "vision")}
-    values = CASES["clip"] | {name: CASES["clip"][name] | rate for name, rate in towers.items()}
-    assert read("clip", values) == dict(
+    given, values = dict(attention_dropout=0.3, layer_norm_eps=1e-3), CASES["clip"]
+    towers = {name: values[name] | given for name in ("text_config", "vision_config")}
+    assert read("clip", values | towers) == dict(
         texts=nf.LanguageModel.Config(**texts, **sizes, max_length=8, embedding_scale=False),
         images=nf.VisionTransformer.Config(
             **images, **sizes, patch_bias=False, embedding_norm=True

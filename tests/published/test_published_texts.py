@@ -304,12 +304,16 @@ def test_a_language_model_samples_if_its_folder_says_so(generation, temperature,
     assert nf.load(folder).text.temperature == temperature
 
 
-def test_a_translator_without_settings(tmp_path):
+def test_a_translator_with_all_settings_and_without(tmp_path):
     folder = published_texts.marian(tmp_path)
     config = nf.load(folder).model.config
     text = KINDS["marian"].text(folder, config, ForeignConfig({}))
     expected = nf.Transduction(text.source, text.target, 512, beam=1, penalty="length")
     assert text == replace(expected, early_stopping=False, length_penalty=1.0)
+    given = dict(max_new_tokens=7, num_beams=3, length_penalty=0.4, early_stopping=True)
+    text = KINDS["marian"].text(folder, config, ForeignConfig(given | dict(min_length=5)))
+    assert (text.max_length, text.beam, text.length_penalty) == (7, 3, 0.4)
+    assert text.early_stopping and text.rules
 
 
 def test_what_is_published_again_is_written_as_its_run_writes(tmp_path):
