@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _READING_ATTENTION = threading.Lock()
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Attention:
     """The attention of a model as it read `text` and wrote `written`.
 
@@ -84,7 +84,7 @@ def _shorten(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Trained:
     """A loaded model: `trained(text)` returns the text that it writes.
 

@@ -1,6 +1,8 @@
 """The house: a room imports from those below it; the paper's room is small, and what trains."""
 
 import ast
+import inspect
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,18 @@ def test_a_default_model_is_made_of_the_paper_s_classes_alone():
 def test_a_training_step_reaches_the_product_with_the_queries_weight_in_11_frames(monkeypatch):
     """From `Trainer.advance` to the `@` with W^Q of the first encoder layer."""
     assert paper_room.frames_to_query_product() <= 11
+
+
+CHANGING = {"State", "States", "Texts", "Case", "InputGenerator", "Probe"}
+"""The dataclasses whose objects change: states of a text that is being written, and cases."""
+
+
+def test_other_dataclasses_are_frozen_and_configs_take_names_alone():
+    modules = [module for name, module in [*sys.modules.items()] if name.startswith("numformer.")]
+    values = (value for module in modules for value in vars(module).values())
+    classes = {v for v in values if isinstance(v, type) and "__dataclass_params__" in vars(v)}
+    changing = {kind.__name__ for kind in classes if not kind.__dataclass_params__.frozen}
+    assert len(classes) > 40 and changing <= CHANGING
+    for config in (kind for kind in classes if kind.__name__ == "Config"):
+        parameters = inspect.signature(config).parameters.values()
+        assert all(each.kind is each.KEYWORD_ONLY for each in parameters), config

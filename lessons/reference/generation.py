@@ -78,6 +78,6 @@ print(trained.embed(["abc", "cab"], normalized=True).shape)  # a vector for each
 # %% Listening
 marks = "startoftranscript en translate transcribe notimestamps".split()
 marked = Vocabulary([*letters.symbols[4:], *(f"<|{mark}|>" for mark in marks)])
-pipeline = Listening(marked, bands=80, frames=3000, max_length=20)
+pipeline = Listening(marked, bands=80, frames=3000, max_length=20, multilingual=True)
 symbols = ["a", "<|1.20|>"]
 print(pipeline.encode(symbols), pipeline.join(symbols))

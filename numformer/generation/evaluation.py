@@ -37,7 +37,7 @@ class Prediction:
     log_p: float
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Evaluation:
     """What a test set shows about a model: measures by name, and a Prediction for each example.
 

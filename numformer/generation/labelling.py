@@ -28,8 +28,6 @@ class Labelling(OneVocabulary):
     `context` symbols.
     """
 
-    has_right_answers = False
-
     vocabulary: Vocabulary
     context: int
     labels: Sequence[str]

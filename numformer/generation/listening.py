@@ -42,7 +42,7 @@ class Listening(TextPipeline):
     bands: int
     frames: int
     max_length: int
-    multilingual: bool = True
+    multilingual: bool
     beam: int = 1
     unwritten: Sequence[int] = ()
     unwritten_first: Sequence[int] = ()

@@ -48,7 +48,7 @@ def _read(read: Callable, ids: np.ndarray) -> np.ndarray:
 
 
 def embed(
-    model: Model, rows: Sequence[Sequence[int]], pooling: str = "mean", normalized: bool = False
+    model: Model, rows: Sequence[Sequence[int]], pooling: str, normalized: bool
 ) -> np.ndarray:
     """N rows of ids -> one vector each (N, D): the stack's output, pooled over the symbols.
 
@@ -94,8 +94,6 @@ class Reading(OneVocabulary):
     It reads the first `context` symbols of a text. `pooling`, one of POOLINGS, and `normalized` are
     the defaults of `embed`.
     """
-
-    has_right_answers = False
 
     vocabulary: Vocabulary
     context: int

@@ -121,15 +121,19 @@ def test_the_best_answer_within_a_text(segments, tmp_path, complaint):
 
 def test_an_answer_is_short(tmp_path, monkeypatch):
     """Of a model that has no segments and finds the whole text most probable, then half of it."""
-    trained = nf.load(classifier(tmp_path, "QuestionAnswering", type_vocab_size=1))
+    sizes = dict(type_vocab_size=1, max_position_embeddings=99)
+    trained = nf.load(classifier(tmp_path, "QuestionAnswering", **sizes))
     symbols = trained.text.vocabulary.split(QUESTION)
     logits, first = np.zeros((len(symbols), 2)), symbols.index("[SEP]") + 1
     logits[[first, -2], [0, 1]], logits[first + 4, 1] = 9, 8
     monkeypatch.setattr(Labelling, "_logits", lambda *a: logits)
     assert trained(QUESTION).startswith("to be or not to be, so people run again ")
-    monkeypatch.setattr("numformer.generation.labelling.LONGEST_ANSWER", 5)
-    join = trained.text.vocabulary.join
-    assert trained(QUESTION).startswith(f"{join(symbols[first : first + 5])} 0.")
+    join, longer = trained.text.vocabulary.join, "a [SEP]" + 40 * " dog"
+    symbols = trained.text.vocabulary.split(longer)
+    logits, first = np.zeros((len(symbols), 2)), symbols.index("[SEP]") + 1
+    logits[first, 0], logits[:, 1] = 99, np.arange(len(symbols))
+    monkeypatch.setattr(Labelling, "_logits", lambda *a: logits)
+    assert trained(longer).startswith(f"{join(symbols[first : first + 30])} 0.")
 
 
 def test_a_long_text_is_cut_before_its_last_mark(tmp_path):

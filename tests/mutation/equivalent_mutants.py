@@ -9,6 +9,13 @@ import re
 from tests.mutation.mutants import Mutant
 
 LISTED = """
+How much is done at once, and how weights lie, changes no number.
+    generation/reading.py: LARGEST = 4097
+    generation/binding.py: SMALL = 1 << 17
+    generation/binding.py: SMALL = 2 << 16
+    generation/binding.py: SMALL = 1
+    generation/binding.py: SMALL = 16
+    generation/binding.py: FEW_STEPS = 9
 Arrays of the host have no kernels.
     arithmetic.py: if (kernel := kernels_for(a).get('matmul'))
 Only the number of sources is looked at, not their length.
