@@ -90,11 +90,11 @@ def _is_count(value, size: int) -> bool:
     return type(value) is int and value >= 1
 
 
-def _is_number(value, size: int = 0) -> bool:
+def _is_number(value, *_) -> bool:
     return type(value) is not bool and isinstance(value, Real) and math.isfinite(value)
 
 
-def _is_factor(value, size: int = 0) -> bool:
+def _is_factor(value, *_) -> bool:
     return _is_number(value) and value > 0
 
 
