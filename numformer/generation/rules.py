@@ -155,11 +155,9 @@ RULES: dict[str, Rule] = {
     "encoder_repetition_penalty": Rule(
         _is_factor, lambda scores, t, v: _penalize(scores, t.real_sources(), 1 / v)
     ),
-    "repetition_penalty": Rule(
-        _is_factor, lambda scores, t, v: _penalize(scores, t.known.tolist(), v)
-    ),
+    "repetition_penalty": Rule(_is_factor, lambda scores, t, v: _penalize(scores, t.known, v)),
     "no_repeat_ngram_size": Rule(
-        _is_count, lambda scores, t, v: _forbid_repeats(scores, t, t.known.tolist(), v)
+        _is_count, lambda scores, t, v: _forbid_repeats(scores, t, t.known, v)
     ),
     "encoder_no_repeat_ngram_size": Rule(
         _is_count, lambda scores, t, v: _forbid_repeats(scores, t, t.real_sources(), v)

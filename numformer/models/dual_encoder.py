@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from numformer import settings
+from numformer.backend import to_host
 from numformer.errors import InputError
 from numformer.later import Pick, Similarity
 from numformer.layer import Array
@@ -101,9 +102,13 @@ class DualEncoder(Model):
         return self.image_projection.forward(self.images.forward(images))
 
     def embed_texts(self, ids: Array) -> Array:
-        """ids (B, T), with the end id in every row -> vectors (B, width)."""
+        """ids (B, T) -> vectors (B, width). Raises InputError for a row without the end id."""
         x = self.texts.forward(ids)
-        ends = (ids == self.config.special.end).argmax(axis=-1) + np.arange(len(ids)) * ids.shape[1]
+        is_end = to_host(ids == self.config.special.end)
+        if not (has_end := is_end.any(axis=-1)).all():
+            rule, fix = f"a text has the end id, {self.config.special.end}", "Append it."
+            raise InputError(rule, f"row {has_end.argmin()} without it", fix)
+        ends = is_end.argmax(axis=-1) + np.arange(len(ids)) * ids.shape[1]
         return self.text_projection.forward(self.pick.forward(x, ends))
 
     def hidden(self, ids: Array, places: Places) -> Array:  # type: ignore[override]

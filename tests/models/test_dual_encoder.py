@@ -58,3 +58,9 @@ def test_what_is_saved_is_loaded(tmp_path):
 )
 def test_other_towers_are_refused(changes, words, complaint):
     assert words in complaint(small, **changes)
+
+
+def test_a_text_without_an_end_is_refused(complaint):
+    texts = np.array([[5, END], [5, 6], [6, END]])
+    message = complaint(small().embed_texts, texts)
+    assert f"a text has the end id, {END}; received row 1 without it" in message
