@@ -282,6 +282,39 @@ def test_rules_by_hand():
     assert_array_equal(scores, [[0.0 if n == 3 else -np.inf for n in range(V)]] * 2)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "lengths"),
+    [
+        ("sequence_bias", [[[5], 1.0]], {3, 4, 5, 6, 7, 8}),
+        ("min_length", 5, {3, 4}),
+        ("min_new_tokens", 3, {3, 4, 5}),
+        ("forced_bos_token_id", 5, set()),
+        ("forced_eos_token_id", 5, {8}),
+        ("exponential_decay_length_penalty", [2, 1.5], {6, 7, 8}),
+        ("begin_suppress_tokens", [5], {3}),
+    ],
+)
+def test_the_lengths_at_which_a_rule_holds(name, value, lengths):
+    """Of texts with a prompt of three ids, at most nine ids long."""
+    ids = np.full((1, 9), 5)
+    found = {
+        n
+        for n in range(3, 9)
+        if RULES[name].when(Texts(None, ids[:, :n], ids, 3, 9, None, False), value)
+    }
+    assert found == lengths
+
+
+def test_after_a_single_start():
+    """The first id may be forced; then what is never first is never second."""
+    for forced in (False, True):
+        texts = Texts(None, np.array([[1]]), np.array([[5]]), 1, 9, None, forced)
+        held = [RULES["forced_bos_token_id"].when(texts, 5)]
+        for texts.known in (texts.known, np.array([[1, 5]]), np.array([[1, 5, 6]])):
+            held.append(RULES["begin_suppress_tokens"].when(texts, [5]))
+        assert held == [True, not forced, forced, False]
+
+
 def test_rules_and_labels_on_a_device_are_those_on_the_host(stand_in, tmp_path):
     small, vocabulary = dict(d_model=8, d_ff=8, heads=2, layers=1), nf.Vocabulary("abcdef")
     model = nf.Transformer(nf.Config.base(len(vocabulary), **small))
