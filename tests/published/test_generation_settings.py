@@ -308,11 +308,11 @@ def test_the_lengths_at_which_a_rule_holds(name, value, lengths):
 def test_after_a_single_start():
     """The first id may be forced; then what is never first is never second."""
     for forced in (False, True):
-        texts = Texts(None, np.array([[1]]), np.array([[5]]), 1, 9, None, forced)
-        held = [RULES["forced_bos_token_id"].when(texts, 5)]
-        for texts.known in (texts.known, np.array([[1, 5]]), np.array([[1, 5, 6]])):
-            held.append(RULES["begin_suppress_tokens"].when(texts, [5]))
-        assert held == [True, not forced, forced, False]
+        ids = np.array([[1, 5, 6]])
+        written = [Texts(None, ids[:, :n], ids, 1, 9, None, forced) for n in range(1, 4)]
+        suppressed = [RULES["begin_suppress_tokens"].when(texts, [5]) for texts in written]
+        assert RULES["forced_bos_token_id"].when(written[0], 5)
+        assert suppressed == [not forced, forced, False]
 
 
 def test_rules_and_labels_on_a_device_are_those_on_the_host(stand_in, tmp_path):
