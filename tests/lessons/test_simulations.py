@@ -67,7 +67,19 @@ DRIVE = """(figure, [states, says]) => JSON.stringify(states.map((state) => {
       && Math.abs(a.y - b.y) < a.height - 4;
     return texts.filter((a, n) => texts.some((b, m) => m < n && meets(a, b)));
   }).length;
-  if (!says) return { height, overprinted };
+  const idle = [...figure.querySelectorAll(".views > :not(.stepper)")].filter((view) => {
+    const { top, bottom } = view.getBoundingClientRect();
+    const ends = [...view.querySelectorAll("*")].filter((part) => !part.childElementCount
+      && part.checkVisibility({ visibilityProperty: true }));
+    const boxes = [...ends.map((part) => part.getBoundingClientRect()), { top: bottom, bottom }];
+    let [last, gap] = [top, 0];
+    for (const box of boxes.sort((a, b) => a.top - b.top)) {
+      gap = Math.max(gap, Math.min(box.top, bottom) - last);
+      last = Math.max(last, box.bottom);
+    }
+    return gap > Math.max(200, (bottom - top) / 4);
+  }).length;
+  if (!says) return { height, overprinted, idle };
   const code = figure.querySelector(".simulation-code code").textContent.trim();
   const lines = figure.querySelectorAll(".step:not(.away) .worked dd");
   const worked = [...lines].map((line) => line.textContent);
@@ -76,7 +88,7 @@ DRIVE = """(figure, [states, says]) => JSON.stringify(states.map((state) => {
   const texts = (array) => (Array.isArray(array) ? array.map(texts) : String(array));
   const values = (name) => texts(collected[name] ?? replay.get(name));
   const replayed = Object.fromEntries(names.map((name) => [name, values(name)]));
-  return { ...shown, code, worked, replayed, height, overprinted };
+  return { ...shown, code, worked, replayed, height, overprinted, idle };
 }))"""
 # What is only as high as its present state on a phone, and what may have no room there.
 LOOSE = ".controls, .bench, .groups, .figures:last-child"
@@ -187,6 +199,7 @@ def fits(figure, simulation: Simulation, driven: list[dict], width: int) -> None
     assert max(heights) - min(heights) < 1, f"{width}: {sorted(heights)}"
     assert width > 390 or figure.evaluate(ROOM) == 0, "room for what is not shown"
     assert not any(shown["overprinted"] for shown in driven), "names of dots lie on each other"
+    assert not any(shown["idle"] for shown in driven), f"{width}: a view is mostly empty"
     assert figure.evaluate(SMALL) == []
     for seen, least, top, below in figure.evaluate(TOGETHER):
         assert seen >= least - 1 and top >= 0 and below < 1, f"{width}: controls hide the figure"
@@ -223,7 +236,7 @@ def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation,
         assert not replayed or replayed.keys() == arrays.keys()
         for name, computed in replayed.items():
             np.testing.assert_allclose(computed, arrays[name], 1e-12, 1e-12, err_msg=name)
-        del shown["worked"], shown["height"], shown["overprinted"]
+        del shown["worked"], shown["height"], shown["overprinted"], shown["idle"]
         assert shown == wanted(simulation, chosen, arrays), chosen
     assert figure.evaluate("figure => figure.scrollWidth <= figure.clientWidth + 1")
     if figure.locator(".all-controls").count():
