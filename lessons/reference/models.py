@@ -57,7 +57,7 @@ print(SpeechTransformer(config).forward(sounds, target).shape)
 images = VisionTransformer.Config(height=8, width=8, channels=3, **sizes)
 texts = LanguageModel.Config(vocabulary=10, head=False, **sizes)
 model = DualEncoder(DualEncoder.Config(texts=texts, images=images, width=6))
-print(model.forward(np.zeros((3, 8, 8, 3), np.float32), target).shape)
+print(model.forward(np.zeros((3, 8, 8, 3), np.float32), source).shape)
 
 # %% MODELS
 print(*MODELS)
