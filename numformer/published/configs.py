@@ -323,7 +323,8 @@ def read_t5(foreign: ForeignConfig) -> dict:
 def _read_t5(foreign: ForeignConfig, inner: str, tied: bool) -> dict:
     """T5 and its kin; `inner` is the default of the feed-forward network."""
     foreign.require(is_decoder=False)
-    tied = tied or (foreign.arrays and not foreign.has("lm_head."))
+    if foreign.arrays and not foreign.has("lm_head."):
+        tied = True
     size = foreign["vocab_size"]
     inner = foreign.get("feed_forward_proj", inner)
     gated = inner.startswith("gated-")
