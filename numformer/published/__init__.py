@@ -3,4 +3,6 @@
 `numformer.load(FOLDER)` reads such a folder with the modules of this package.
 """
 
-from numformer.published.files import is_published as is_published
+from numformer.published.files import is_published
+
+__all__ = ["is_published"]
