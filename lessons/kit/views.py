@@ -420,7 +420,8 @@ class Diagram(View):
 
     `at` names the array () with the index of the block at work, `way` the array () with the
     direction, 1 or -1, and `values` an array (N,) of numbers to show in the blocks. A click on a
-    block sets the control `pick`, whose options have the order of the blocks.
+    block sets the control `pick`, whose options have the order of the blocks. Where a page has the
+    room, a diagram that `turns` lies: what is below on a phone is at the right there.
     """
 
     blocks: Sequence[Block]
@@ -429,6 +430,7 @@ class Diagram(View):
     way: str = ""
     values: str = ""
     pick: str = ""
+    turns: bool = False
     height: float = 2.0
     kind: ClassVar = "diagram"
 

@@ -227,7 +227,7 @@ def shown_as(name: str) -> Of:
     return Of(name, symbol, tokens, columns, 4, below)
 
 
-PLACES = [(0, 0), (1, 1), (0, 2), (0, 3), (1, 4), (0, 5), (0, 6)]
+PLACES = [(0, 0), (1, 0.5), (0, 1), (0, 2), (1, 2.5), (0, 3), (0, 4)]
 NAMES = ["x", "att", "add1", "norm1", "ffn", "add2", "norm2"]
 EDGES = "x-att x-add1 att-add1 add1-norm1 norm1-ffn norm1-add2 ffn-add2 add2-norm2"
 BOXES = [(name, part.label, place) for name, part, place in zip(NAMES, PARTS, PLACES, strict=True)]
@@ -236,7 +236,7 @@ flows = Simulation(
     name="block",
     title="Data and gradient through the block",
     say="Click a part of the block to see what goes in and what comes out. Go from $x$ to the last "
-    "norm, then let the gradient flow and go back up. **Which part hands something from one word "
+    "norm, then let the gradient flow and go back. **Which part hands something from one word "
     "to another?** Type other numbers and see.",
     caption="The block: from $x$ down to the result. Each number is the typical size of what its "
     "part hands on. Below: what goes into the first norm, and what comes out.",
@@ -260,6 +260,7 @@ flows = Simulation(
             "way",
             "sizes",
             "part",
+            turns=True,
         ),
         Matrices(
             [shown_as(name) for name in ("weights", *MATRICES, *OPERANDS)],

@@ -61,40 +61,40 @@ class Bars {
 
 const [GONE, DROPPED, OPEN, BEST] = [0, 1, 2, 3];
 const KINDS = { [DROPPED]: "dropped", [OPEN]: "open", [BEST]: "best" };
-const [ACROSS, DOWN, HIGH] = [100, 50, 36]; // of a place, and of its box, in SVG's units
+const [ACROSS, DOWN, WIDE, HIGH, TOP] = [92, 48, 80, 36, 24]; // of a place, of its box, and of the steps' numbers
 
 class Tree {
   constructor(data, simulation) {
     this.data = data;
     const [first] = simulation.every(data.state);
-    const [rows, columns] = [first.length, first[0].length];
-    this.size = { rows, columns };
-    this.nodes = first.map((line, row) =>
-      line.map((_, column) => {
-        const [x, y] = this.middle(row, column);
-        const box = element("rect", { x: x - ACROSS / 2 + 3, y: y - HIGH / 2, width: ACROSS - 6, height: HIGH, rx: 6 });
-        const text = (dy, kind) => element("text", { x, y: y + dy, class: `middle ${kind}` });
+    const [steps, places] = [first.length, first[0].length];
+    this.high = places * DOWN;
+    this.nodes = first.map((line) =>
+      line.map(() => {
+        const box = element("rect", { x: -WIDE / 2, y: -HIGH / 2, width: WIDE, height: HIGH, rx: 6 });
+        const text = (y, kind) => element("text", { y, class: `middle ${kind}` });
         const [word, log_p] = [text(-3, "word"), text(13, "log-p")];
         return { word, log_p, group: element("g", { class: "node" }, box, word, log_p), edge: element("path", { pathLength: 1 }) };
       }),
     );
+    const numbers = first.map((_, step) => element("text", { x: ACROSS * (step + 0.5), y: 14, class: "middle label" }, step + 1));
     this.edges = element("g", {}, ...this.nodes.flat().map(({ edge }) => edge));
     const all = this.nodes.flat().map(({ group }) => group);
-    const about = "the hypotheses of the beam, a row for each step, the best at the left";
-    this.svg = element("svg", { viewBox: `0 0 ${columns * ACROSS} ${rows * DOWN + 4}`, role: "img", "aria-label": about, style: `max-width: ${1.15 * columns * ACROSS}px` }, this.edges, ...all);
+    const about = "the hypotheses of the beam, a column for each step, the best at the top";
+    this.svg = element("svg", { width: steps * ACROSS, height: TOP + this.high, role: "img", "aria-label": about }, ...numbers, this.edges, ...all);
     this.element = element("div", { class: "tree", tabindex: 0 }, this.svg);
-  }
-
-  middle(row, column) {
-    return [ACROSS * (column + 0.5), DOWN * (row + 0.5) + 2];
   }
 
   set(arrays) {
     const { words, log_p, parents, ends, state, vocabulary } = this.data;
+    const down = this.high / arrays[state][0].filter(Boolean).length; // few hypotheses share the height
+    const middle = (step, place) => [ACROSS * (step + 0.5), TOP + down * (place + 0.5)];
     this.nodes.forEach((line, row) =>
       line.forEach((node, column) => {
         const kind = arrays[state][row][column];
         const end = arrays[ends][row][column];
+        const [x, y] = middle(row, column);
+        node.group.style.transform = `translate(${x}px, ${y}px)`;
         node.group.setAttribute("class", `node ${KINDS[kind] ?? "gone"}`);
         node.edge.setAttribute("class", (row && KINDS[kind]) || "gone");
         node.kind = kind;
@@ -102,16 +102,15 @@ class Tree {
         node.log_p.textContent = kind ? written(arrays[log_p][row][column]) : "";
         if (!kind || !row) return;
         const parent = arrays[parents][row][column];
-        const [[x1, y1], [x2, y2]] = [this.middle(row - 1, parent), this.middle(row, column)];
-        node.edge.setAttribute("d", `M${x1},${y1 + HIGH / 2} L${x2},${y2 - HIGH / 2}`);
+        const [before, above] = middle(row - 1, parent);
+        node.edge.setAttribute("d", `M${before + WIDE / 2},${above} L${x - WIDE / 2},${y}`);
         node.edge.dataset.edge = `${parent},${row},${column}`;
       }),
     );
     const last = arrays[state].findLastIndex((line) => line.some(Boolean));
     if (last !== this.last) {
-      this.last = last; // the latest row is in sight, and the rows before it
-      const share = ((last + 1) * DOWN) / (this.size.rows * DOWN + 4);
-      this.element.scrollTop = share * this.element.scrollHeight - this.element.clientHeight;
+      this.last = last; // the latest step is in sight, and the steps before it
+      this.element.scrollLeft = (last + 1) * ACROSS - this.element.clientWidth;
     }
   }
 

@@ -65,10 +65,10 @@ GONE, DROPPED, OPEN, BEST = 0, 1, 2, 3
 
 @dataclass(frozen=True)
 class Tree(View):
-    """The hypotheses of a beam, a row for each step, `width` places in a row, best first.
+    """The hypotheses of a beam, a column for each step, the best at the top.
 
-    Arrays (T, W): `words` indices of words in `vocabulary`, `log_p`, `parents` places in the row
-    above, `ends` the scores of those that end there, 0 where none does. `state` is 0 where nothing
+    Arrays (T, W): `words` indices of words in `vocabulary`, `log_p`, `parents` places in the step
+    before, `ends` the scores of those that end there, 0 where none does. `state` is 0 where nothing
     is yet, 1 where nothing went on, 2 on the way to a hypothesis that is open or has ended, 3 on
     the way to the best so far.
     """
@@ -79,7 +79,7 @@ class Tree(View):
     parents: str
     ends: str
     state: str
-    height: float = 4.0
+    height: float = 3.0
     kind: ClassVar = "tree"
 
     def more(self, page) -> dict:
@@ -87,19 +87,19 @@ class Tree(View):
         return {}
 
     def draw(self, figure, arrays, chosen):
-        axes, state = figure.subplots(), arrays[self.state]
+        axes, state = figure.add_axes((0, 0, 1, 1)), arrays[self.state]
         colours = {DROPPED: GREY, OPEN: BLUE, BEST: GREEN}
-        for (row, column), kind in np.ndenumerate(state):
+        for (step, place), kind in np.ndenumerate(state):
             if kind == GONE:
                 continue
-            parent = arrays[self.parents][row, column]
-            above = (parent, row - 1) if row else ((state.shape[1] - 1) / 2, -1)
-            axes.plot(*zip(above, (column, row), strict=True), color=colours[kind], zorder=0)
-            text = self.texts(arrays)[row][column]
+            if step:
+                before = step - 1, arrays[self.parents][step, place]
+                axes.plot(*zip(before, (step, place), strict=True), color=colours[kind], zorder=0)
+            text = "\n".join(self.texts(arrays)[step][place].rsplit(" ", 1))
             box = dict(boxstyle="round", facecolor="white", edgecolor=colours[kind])
-            axes.text(column, row, text, ha="center", va="center", fontsize=7, bbox=box)
-        axes.set_xlim(-0.6, state.shape[1] - 0.4)
-        axes.set_ylim(len(state) - 0.4, -1.2)
+            axes.text(step, place, text, ha="center", va="center", fontsize=7, bbox=box)
+        axes.set_xlim(-0.6, len(state) - 0.4)
+        axes.set_ylim(state.shape[1] - 0.4, -0.6)
         axes.axis("off")
 
     def texts(self, arrays) -> list[list[str]]:

@@ -280,33 +280,43 @@ function shareOf({ low, high, log }, value) {
   return Math.max(0, Math.min(1, (of(value) - of(low)) / (of(high) - of(low))));
 }
 
+const [WIDE, HIGH, LYING] = [132, 40, 800]; // of a block, and of the room in which a diagram lies
+
 class Diagram {
   constructor(data, simulation) {
     this.data = data;
-    const [wide, high, apart, below] = [132, 40, 168, 66];
-    const least = (way) => Math.min(...data.blocks.map((block) => block[way]));
-    const middle = ({ column, row }) => [wide / 2 + 6 + (column - least("column")) * apart, high / 2 + 8 + (row - least("row")) * below];
-    const places = Object.fromEntries(data.blocks.map((block) => [block.name, middle(block)]));
-    this.edges = data.edges.map(([from, to]) => {
-      const [[x1, y1], [x2, y2]] = [places[from], places[to]];
-      return element("line", { class: "edge", x1, y1, x2, y2 });
-    });
+    this.edges = data.edges.map(() => element("line", { class: "edge" }));
     this.blocks = data.blocks.map(({ name, label }, n) => {
-      const [x, y] = places[name];
       const pick = () => data.pick && simulation.choose(data.pick, n);
       const pressed = (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), pick());
       return element(
         "g",
         { class: "block", "data-block": name, role: data.pick ? "button" : null, "aria-label": label, onclick: pick, onkeydown: pressed },
-        element("rect", { x: x - wide / 2, y: y - high / 2, width: wide, height: high, rx: 7 }),
-        element("text", { x, y: data.values ? y - 3 : y + 4, class: "middle" }, label),
-        data.values ? element("text", { x, y: y + 14, class: "middle value" }) : null,
+        element("rect", { x: -WIDE / 2, y: -HIGH / 2, width: WIDE, height: HIGH, rx: 7 }),
+        element("text", { y: data.values ? -3 : 4, class: "middle" }, label),
+        data.values ? element("text", { y: 14, class: "middle value" }) : null,
       );
     });
     if (data.pick) roving(this.blocks.map((block) => [block]));
-    const [width, height] = [0, 1].map((n) => Math.max(...Object.values(places).map((place) => place[n])) + [wide, high][n] / 2 + 8);
-    this.svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "the parts and what flows between them", style: `max-width: ${width}px` }, ...this.edges, ...this.blocks);
+    this.svg = element("svg", { role: "group", "aria-label": "the parts and what flows between them" }, ...this.edges, ...this.blocks);
     this.element = element("div", { class: "diagram" }, this.svg);
+    this.lay(false);
+    if (data.turns) new ResizeObserver(() => this.lay(this.element.clientWidth >= LYING)).observe(this.element);
+  }
+
+  /** Put the blocks in their places; if the diagram lies, what stood below stands at the right. */
+  lay(lying) {
+    const spots = this.data.blocks.map(({ column, row }) => (lying ? [row, column] : [column, row]));
+    const least = [0, 1].map((n) => Math.min(...spots.map((spot) => spot[n])));
+    const middles = spots.map(([x, y]) => [WIDE / 2 + 6 + (x - least[0]) * 168, HIGH / 2 + 8 + (y - least[1]) * 66]);
+    const places = Object.fromEntries(this.data.blocks.map(({ name }, n) => [name, middles[n]]));
+    this.blocks.forEach((block, n) => block.setAttribute("transform", `translate(${middles[n]})`));
+    this.edges.forEach((edge, n) =>
+      this.data.edges[n].forEach((name, end) => ["x", "y"].forEach((axis, of) => edge.setAttribute(`${axis}${end + 1}`, places[name][of]))),
+    );
+    const [width, height] = [WIDE, HIGH].map((size, n) => Math.max(...middles.map((middle) => middle[n])) + size / 2 + 8);
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    this.svg.style.maxWidth = `${width}px`;
   }
 
   set(arrays) {
