@@ -269,7 +269,7 @@ def table_1():
     found = landscape.costs()
     rows = []
     for name, said in theory.items():
-        times = [f"{1000 * seconds:.0f}" for seconds in found.get(name, ())] or 4 * ["-"]
+        times = [f"{1000 * seconds:.0f}" for seconds in found.get(name, ())] or len(LENGTHS) * ["-"]
         rows.append((name, *said, *times))
     more = (8 * landscape.WIDTH + 4 * LENGTHS[-1]) / (16 * landscape.WIDTH)
     first, last = (found["recurrent (LSTM)"][n] / found["self-attention"][n] for n in (0, -1))

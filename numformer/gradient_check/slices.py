@@ -67,7 +67,9 @@ def slice_inputs(model: Model, rng: np.random.Generator) -> list:
     """Return random inputs of the model's forward, with padding if the model allows padding."""
     config: Any = model.config
     if isinstance(model, DualEncoder):
-        return [*slice_inputs(model.images, rng), *slice_inputs(model.texts, rng)]
+        (images,), (ids,) = (slice_inputs(tower, rng) for tower in (model.images, model.texts))
+        ids[:, -1] = END
+        return [images, ids]
     if isinstance(model, VisionTransformer):
         return [rng.standard_normal((B, config.height, config.width, config.channels))]
     if isinstance(model, SpeechTransformer):

@@ -1,10 +1,10 @@
-"""Language models whose names differ from Llama's: GPT-J, Pythia, OPT, BLOOM, Falcon and others."""
+"""Language models whose names differ from Llama's: GPT-2, Pythia, OPT, BLOOM, Falcon and others."""
 
 from typing import Any
 
 from numformer.errors import InputError
 from numformer.published.configs import ForeignConfig, special_ids
-from numformer.published.llamas import Decoder, activation, in_turn, rotary, times
+from numformer.published.decoders import Decoder, activation, in_turn, rotary, times
 from numformer.published.table import Table, decoder_table
 
 
@@ -36,6 +36,39 @@ def read(foreign: ForeignConfig, ids: dict, tied: bool = True, **names: str) -> 
 GPT2_ENDS = dict(start=50256, end=50256)
 HIDDEN: dict[str, Any] = dict(
     d_model="hidden_size", layers="num_hidden_layers", heads="num_attention_heads"
+)
+
+# GPT-2 (Radford et al. 2019)
+
+
+def read_gpt2(foreign: ForeignConfig, act: str = "gelu_new") -> dict:
+    foreign.require(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
+    foreign.require(add_cross_attention=False, num_attention_heads=foreign["n_head"])
+    ours: dict[str, Any] = read(foreign, GPT2_ENDS)
+    ours |= activation(foreign, "activation_function", act)
+    ours |= dict(p_drop=foreign.get("resid_pdrop", 0.1))
+    ours |= dict(attention_dropout=foreign.get("attn_pdrop", 0.1))
+    return ours | dict(positions="learned", max_length=foreign["n_positions"])
+
+
+GPT2 = decoder_table(
+    """
+    transformer.wte                       input.embedding                         table
+    lm_head                               input.embedding                         table
+    lm_head                               output                                  table
+    transformer.wpe                       input.positions                         table
+
+    transformer.h.*                       tower.layers.*:
+        ln_1                              self_attention.norm                     norm
+        attn.c_attn|c_proj                self_attention.sublayer.query+key+value|output  matrix
+        ln_2                              feed_forward.norm                       norm
+        mlp.c_fc|c_proj                   feed_forward.sublayer.inner|outer       matrix
+        attn.bias                                                                 constant
+        attn.masked_bias                                                          constant
+
+    transformer.ln_f                      tower.norm                              norm
+""",
+    "transformer.",
 )
 
 # GPT-NeoX (Black et al. 2022), of which Pythia is the best known: both sublayers read the same x
@@ -280,13 +313,8 @@ _FALCON = """
 
 
 def read_gpt_bigcode(foreign: ForeignConfig) -> dict:
-    foreign.require(scale_attn_weights=True, add_cross_attention=False)
-    ours: dict[str, Any] = read(foreign, GPT2_ENDS)
-    ours |= activation(foreign, "activation_function", "gelu_pytorch_tanh")
-    ours |= dict(p_drop=foreign.get("resid_pdrop", 0.1))
-    ours |= dict(attention_dropout=foreign.get("attn_pdrop", 0.1))
-    ours |= dict(key_value_heads=1) if foreign.get("multi_query", True) else {}
-    return ours | dict(positions="learned", max_length=foreign["n_positions"])
+    ours = read_gpt2(foreign, "gelu_pytorch_tanh")
+    return ours | (dict(key_value_heads=1) if foreign.get("multi_query", True) else {})
 
 
 GPT_BIGCODE = decoder_table(
@@ -311,6 +339,7 @@ GPT_BIGCODE = decoder_table(
 )
 
 GPTS = {
+    "gpt2": Decoder(read_gpt2, GPT2),
     "gpt_neox": Decoder(read_gpt_neox, GPT_NEOX),
     "gptj": Decoder(read_gptj, GPTJ),
     "gpt_neo": Decoder(read_gpt_neo, gpt_neo),

@@ -23,11 +23,12 @@ from numformer.models import (
     Transformer,
     VisionTransformer,
 )
-from numformer.published import configs, tables
+from numformer.published import encoders, images, marians, t5s
 from numformer.published.configs import ForeignConfig
+from numformer.published.decoders import or_bare
 from numformer.published.generation import read_rules
 from numformer.published.gpts import GPTS
-from numformer.published.llamas import LLAMAS, Decoder
+from numformer.published.llamas import LLAMAS
 from numformer.published.sentences import read_pooling
 from numformer.published.table import Table
 from numformer.published.vocabularies import TOKENIZER, load_tokenizer, load_vocabularies, mark
@@ -156,7 +157,7 @@ def _infilling(folder: Path, config, settings: ForeignConfig) -> Infilling:
 
 def _encoder_text(folder: Path, config, settings: ForeignConfig) -> TextPipeline:
     """A text is labelled or filled, or it is only read, if the model has no head."""
-    if (task := configs.task_of(settings)["task"]) != "symbols":
+    if (task := encoders.task_of(settings)["task"]) != "symbols":
         vocabulary = load_tokenizer(folder, config.vocabulary, marked=True)
         labels = settings.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
         names = [labels[str(n)] for n in range(len(labels))]
@@ -164,57 +165,36 @@ def _encoder_text(folder: Path, config, settings: ForeignConfig) -> TextPipeline
     return (_infilling if config.transform else reading)(folder, config, settings)
 
 
-def _encoder(config: Callable[[ForeignConfig], dict], table: Callable[..., Table]) -> Kind:
-    return Kind(MaskedLanguageModel, config, table, _encoder_text, configs.task_of)
-
-
-GPT2 = {"gpt2": Decoder(configs.read_gpt2, tables.GPT2)}
-
 KINDS = {
-    "marian": Kind(Transformer, configs.read_marian, tables.marian, _marian_text),
+    "marian": Kind(Transformer, marians.read_marian, marians.table, _marian_text),
     **{
-        name: Kind(Transformer, read, tables.marian, _one_vocabulary_text)
-        for name, read in {
-            "bart": configs.read_bart,
-            "mbart": configs.read_mbart,
-            "pegasus": configs.read_pegasus,
-            "m2m_100": configs.read_m2m_100,
-        }.items()
+        name: Kind(Transformer, read, marians.table, _one_vocabulary_text)
+        for name, read in marians.BARTS.items()
     },
     **{
-        name: Kind(LanguageModel, configs.or_bare(read), table, _continuation, factors)
-        for name, (read, table, factors) in (GPT2 | LLAMAS | GPTS).items()
+        name: Kind(LanguageModel, or_bare(read), table, _continuation, factors)
+        for name, (read, table, factors) in (GPTS | LLAMAS).items()
     },
     **{
         name: Kind(
             Transformer,
             read,
-            tables.t5,
+            t5s.table,
             _one_vocabulary_text,
             factors,
-            Kind(MaskedLanguageModel, configs.encoder_of(read), tables.t5_encoder, reading),
+            Kind(MaskedLanguageModel, t5s.encoder_of(read), t5s.encoder_table, reading),
         )
-        for name, read, factors in (
-            ("t5", configs.read_t5, configs.t5_factors),
-            ("mt5", configs.read_mt5, lambda foreign: dict(scaled=False)),
-            ("umt5", configs.read_umt5, configs.t5_factors),
-        )
+        for name, (read, factors) in t5s.T5S.items()
     },
-    "bert": _encoder(configs.read_bert, tables.bert),
-    **dict.fromkeys(
-        ("roberta", "xlm-roberta", "camembert"), _encoder(configs.read_roberta, tables.roberta)
-    ),
-    "distilbert": _encoder(configs.read_distilbert, tables.distilbert),
-    "electra": _encoder(configs.read_electra, tables.electra),
-    "albert": _encoder(configs.read_albert, tables.albert),
-    "mpnet": _encoder(configs.read_mpnet, tables.mpnet),
+    **{
+        name: Kind(MaskedLanguageModel, read, table, _encoder_text, encoders.task_of)
+        for name, (read, table) in encoders.ENCODERS.items()
+    },
     "whisper": Kind(
-        SpeechTransformer, configs.read_whisper, lambda config: tables.WHISPER, _listening
+        SpeechTransformer, marians.read_whisper, lambda config: marians.WHISPER, _listening
     ),
-    "vit": Kind(VisionTransformer, configs.read_vit, tables.vit),
-    "deit": Kind(VisionTransformer, configs.read_deit, tables.deit),
-    "dinov2": Kind(VisionTransformer, configs.read_dinov2, tables.dinov2),
-    "clip": Kind(DualEncoder, configs.read_clip, lambda config: tables.CLIP, _comparing),
+    **{name: Kind(VisionTransformer, read, table) for name, (read, table) in images.VITS.items()},
+    "clip": Kind(DualEncoder, images.read_clip, lambda config: images.CLIP, _comparing),
 }
 """The kinds by the model_type of a config.json."""
 

@@ -1,36 +1,16 @@
 """Llama and the language models that took over its names: fields and a table for each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from numformer.errors import InputError
-from numformer.published.configs import ACTIVATIONS, GATES, ForeignConfig, special_ids
+from numformer.published.configs import GATES, ForeignConfig, special_ids
+from numformer.published.decoders import Decoder, activation, in_turn, rotary, times
 from numformer.published.rope import rope
 from numformer.published.table import Table, decoder_table
 
-
-class Decoder(NamedTuple):
-    """How to read a language model.
-
-    `config` turns a config.json into the fields of LanguageModel.Config. `table` returns the Table
-    of the parameters for a Config and for the arguments that `factors` finds in the config.json.
-    """
-
-    config: Callable[[ForeignConfig], dict]
-    table: Callable[..., Table]
-    factors: Callable[[ForeignConfig], dict] = lambda foreign: {}
-
-
 # Parts that several models have
-
-
-def in_turn(values: Sequence) -> tuple:
-    """One value for each layer -> the shortest tuple through which the layers can cycle."""
-    for period in range(1, len(values)):
-        if all(value == values[n % period] for n, value in enumerate(values)):
-            return tuple(values[:period])
-    return tuple(values)
 
 
 def windows(foreign: ForeignConfig, window: int | None, types: Sequence[str]) -> dict:
@@ -47,24 +27,6 @@ def windows(foreign: ForeignConfig, window: int | None, types: Sequence[str]) ->
 def everywhere(window: int | None) -> dict:
     """The mixer of a model in which all layers have a window, or none."""
     return dict(mixers="window", window=window) if window else {}
-
-
-def rotary(foreign: ForeignConfig, size: int, share: float = 1.0, base: float = 1e4) -> dict:
-    """The fields of rotary positions, for heads of `size` values, a `share` of which turn."""
-    scaling = foreign.get("rope_parameters", foreign.get("rope_scaling", {}))
-    base = scaling.get("rope_theta", foreign.get("rope_theta", base))
-    foreign.require(rope_scaling=scaling, rope_theta=base)
-    share = scaling.get("partial_rotary_factor", foreign.get("partial_rotary_factor", share))
-    frequencies, _, longest = turning = rope(foreign, int(size * share), base)
-    fields = dict(positions="rotary", rotary_base=base)
-    if turning == rope(ForeignConfig({}), size, base):  # only the base is given
-        return fields
-    return fields | dict(rotary_frequencies=(frequencies,), rotary_longest=longest)
-
-
-def times(factor: float, what: str = "times") -> str:
-    """The end of a table's row, for parameters that are multiplied by a factor."""
-    return "" if factor == 1 else f", {what} {factor!r}"
 
 
 def read(foreign: ForeignConfig, ids: dict, tied: bool = False, groups: int | None = None) -> dict:
@@ -88,11 +50,6 @@ def read(foreign: ForeignConfig, ids: dict, tied: bool = False, groups: int | No
         attention_dropout=foreign.get("attention_dropout", 0.0),
         **special_ids(foreign, **ids),
     )
-
-
-def activation(foreign: ForeignConfig, name: str, default: str, known: dict = ACTIVATIONS) -> dict:
-    chosen = ForeignConfig({name: foreign.get(name, default)})
-    return dict(activation=chosen.choice(name, known))
 
 
 def in_llama(foreign: ForeignConfig, epsilon: float = 1e-6) -> dict:

@@ -55,7 +55,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
 
     def build_config():
         foreign = ForeignConfig(with_generation_ids(values, generation), arrays)
-        return kind.model.Config(**_valid_ends(folder, kind.config(foreign)))
+        return kind.model.Config(**_valid_ids(folder, kind.config(foreign)))
 
     config = require_valid(folder, build_config)
     _require_ids(folder, config)
@@ -108,16 +108,21 @@ def require_valid(folder: Path, build: Callable) -> Any:
         raise InputError(rule, f"{folder} ({problem})", "Download them again.") from None
 
 
-def _valid_ends(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a config without ends outside the vocabulary, of which a warning tells."""
+def _valid_ids(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a config without ends outside the vocabulary, of which a warning tells.
+
+    Nor is there such a start where no decoder begins with it.
+    """
     size = fields.get("target_vocabulary", fields.get("vocabulary"))
     ends = [fields.get("end_id"), *fields.get("other_ends", ())]
-    if not (outside := [n for n in ends if n is not None and n >= size]):
-        return fields
-    words = f"{folder} ends a text with {outside[0]}, which is no id below {size}: it is ignored"
-    warnings.warn(words, stacklevel=8)
-    first, *others = [n for n in ends if n not in outside] or [None]
-    return fields | dict(end_id=first, other_ends=others)
+    starts = [] if "decoder_layers" in fields else [fields.get("start_id")]
+    for name, verb, ids in ("start_id", "starts", starts), ("end_id", "ends", ends):
+        if outside := [n for n in ids if n is not None and n >= size]:
+            words = f"{folder} {verb} a text with {outside[0]}, which is no id below {size}"
+            warnings.warn(f"{words}: it is ignored", stacklevel=8)
+            first, *others = [n for n in ids if n not in outside] or [None]
+            fields = fields | {name: first} | (dict(other_ends=others) if ids is ends else {})
+    return fields
 
 
 def _require_ids(folder: Path, config) -> None:

@@ -16,8 +16,8 @@ from numformer.generation.continuation import Continuation
 from numformer.generation.reading import Reading
 from numformer.generation.text_pipeline import TextPipeline
 from numformer.generation.transduction import Transduction
-from numformer.models import DualEncoder, LanguageModel, Model
-from numformer.published.configs import WRITERS, ForeignConfig, end_ids, with_generation_ids
+from numformer.models import DualEncoder, LanguageModel, Model, Transformer
+from numformer.published.configs import ACTIVATIONS, ForeignConfig, end_ids, with_generation_ids
 from numformer.published.files import CONFIG, GENERATION, PREPROCESSOR, WEIGHTS
 from numformer.published.kinds import Kind, kind_of
 from numformer.published.sentences import POOLING, pooling_files
@@ -175,3 +175,75 @@ def _marks(source, target, config: dict[str, Any]) -> dict[str, str]:
 
 def _write_json(path: Path, values: Mapping[str, Any] | list) -> None:
     write_atomically(path, json.dumps(values, indent=1).encode() + b"\n")
+
+
+def write_marian(config) -> dict:
+    """Return the config.json that describes one of our Transformers as a Marian model."""
+    sides: dict[str, Any] = {}
+    for side, layers in (("encoder", config.layers), ("decoder", config.decoder_config.layers)):
+        sizes = dict(layers=layers, attention_heads=config.heads, ffn_dim=config.d_ff)
+        sides |= {f"{side}_{name}": number for name, number in sizes.items()}
+    return dict(
+        model_type="marian",
+        architectures=["MarianMTModel"],
+        vocab_size=config.source_vocabulary,
+        decoder_vocab_size=config.target_vocabulary,
+        d_model=config.d_model,
+        **sides,
+        activation_function=_foreign_activation(config),
+        scale_embedding=config.embedding_scale,
+        max_position_embeddings=1024,
+        is_encoder_decoder=True,
+        share_encoder_decoder_embeddings=config.tying == "all",
+        tie_word_embeddings=config.tying != "none",
+        **_dropouts(config, "dropout", "attention_dropout", "activation_dropout"),
+        pad_token_id=config.padding_id,
+        decoder_start_token_id=config.start_id,
+        bos_token_id=None,
+        eos_token_id=_foreign_end(config),
+        forced_eos_token_id=None,
+        bad_words_ids=[[n] for n in config.special.unwritten],
+    )
+
+
+def write_gpt2(config) -> dict:
+    """Return the config.json that describes one of our language models as a GPT-2."""
+    return dict(
+        model_type="gpt2",
+        architectures=["GPT2LMHeadModel"],
+        vocab_size=config.vocabulary,
+        n_embd=config.d_model,
+        n_inner=config.d_ff,
+        n_head=config.heads,
+        n_layer=config.layers,
+        n_positions=config.max_length,
+        activation_function=_foreign_activation(config),
+        layer_norm_epsilon=config.epsilon,
+        # GPT-2 does not scale embeddings, so scaled ones cannot share a table with the output.
+        tie_word_embeddings=config.tied and not config.embedding_scale,
+        **_dropouts(config, "resid_pdrop", "attn_pdrop") | {"embd_pdrop": config.p_drop},
+        bos_token_id=config.start_id,
+        eos_token_id=_foreign_end(config),
+    )
+
+
+def _dropouts(config, *names: str) -> dict:
+    rates = config.p_drop, config.attention_dropout, config.activation_dropout
+    return dict(zip(names, rates, strict=False))
+
+
+def _foreign_end(config) -> int | list[int] | None:
+    ends = config.special.ends
+    return ends if len(ends) > 1 else config.end_id
+
+
+def _foreign_activation(config) -> str:
+    names = {ours: foreign for foreign, ours in ACTIVATIONS.items()}
+    if config.activation not in names:
+        rule = f"the activation of an exported model is one of {', '.join(names)}"
+        raise InputError(rule, config.activation, "Train with --activation relu.")
+    return names[config.activation]
+
+
+WRITERS = {Transformer: write_marian, LanguageModel: write_gpt2}
+"""Our models that can be exported, each with the function that writes its config.json."""

@@ -207,12 +207,13 @@ def _join(arrays: list[np.ndarray]) -> np.ndarray:
 
 
 class Table:
-    """The parts of a model, one per row (see tables.py): published name, our name, kind of part.
+    """The parts of a model, one per row: published name, our name, kind of part.
 
-    `*` is the number of a layer, a second `*` that of an expert in it; `a+b` are two parts side by
-    side, `a|b` stands for two rows. Rows with the same part of ours are alternatives: the first of
-    them that the files have is read, and the others must hold the same numbers. `optional` is a
-    prefix that the files may leave out, in all names at once; a `bare` model is written without it.
+    A line that ends with a colon gives the prefixes of the indented rows below it. `*` is the
+    number of a layer, a second `*` that of an expert in it; `a+b` are two parts side by side, `a|b`
+    stands for two rows. Rows with the same part of ours are alternatives: the first of them that
+    the files have is read, and the others must hold the same numbers. `optional` is a prefix that
+    the files may leave out, in all names at once; a `bare` model is written without it.
     """
 
     def __init__(self, text: str, optional: str = "", bare: bool = False):

@@ -39,15 +39,14 @@ def test_a_bound_model_finds_the_hypotheses_of_the_model(kind, form, limits, mon
     for name, value in limits.items():
         monkeypatch.setattr(binding, name, value)
     inputs, model = inputs_for(kind), small(kind, **form)
-    for _ in range(2):
+    for width, count in ((1, 1), (3, 2)):
         assert (type(bind_model(model)) is Binding) == (kind is not nf.RecurrentEncoderDecoder)
-        for width, count in ((1, 1), (3, 2)):
-            penalty = partial(length_penalty, alpha=0.6)
-            settings = LENGTH, width, penalty, partial(Ranking, count)
-            expected, found = (search(m, inputs, *settings) for m in (model, bind_model(model)))
-            for right, row in zip(expected, found, strict=True):
-                assert [h.ids for h in row] == [h.ids for h in right]
-                assert_allclose([h.score for h in row], [h.score for h in right], rtol=1e-9)
+        penalty = partial(length_penalty, alpha=0.6)
+        settings = LENGTH, width, penalty, partial(Ranking, count)
+        expected, found = (search(m, inputs, *settings) for m in (model, bind_model(model)))
+        for right, row in zip(expected, found, strict=True):
+            assert [h.ids for h in row] == [h.ids for h in right]
+            assert_allclose([h.score for h in row], [h.score for h in right], rtol=1e-9)
         right = writing.greedy(model, inputs, LENGTH)
         assert nf.greedy(model, inputs, LENGTH) == right
         assert nf.greedy(nf.Ensemble([model, model]), inputs, LENGTH) == right

@@ -107,8 +107,10 @@ QUOTATIONS = {
 
 def overprinted(figure) -> list[str]:
     """The texts of a picture that lie on other texts or are crossed by an arrow."""
-    figure.draw_without_rendering()  # it was saved at another resolution
     texts = [text for axes in figure.axes for text in axes.texts]
+    if len(texts) < 2:
+        return []
+    figure.draw_without_rendering()  # it was saved at another resolution
     arrows = [text.arrow_patch for text in texts if getattr(text, "arrow_patch", None)]
     paths = [arrow.get_transform().transform_path(arrow.get_path()) for arrow in arrows]
     texts = [text for text in texts if text.get_text()]

@@ -16,6 +16,11 @@ How much is done at once, and how weights lie, changes no number.
     generation/binding.py: SMALL = 1
     generation/binding.py: SMALL = 16
     generation/binding.py: FEW_STEPS = 9
+A tag differs from the others; a method that a rank replaces has no defaults; a wait may be longer.
+    execution/rank_executor.py: GRADIENTS = 17
+    execution/ranks.py: to: int, tag: int=1) -> Callable[[], bool]:
+    execution/ranks.py: source: int, tag: int=1) -> Callable[[], bool]:
+    execution/ranks.py: timeout: float=40.0
 Arrays of the host have no kernels.
     arithmetic.py: if (kernel := kernels_for(a).get('matmul'))
 Only the number of sources is looked at, not their length.

@@ -8,9 +8,11 @@ import pytest
 from published_cases import CASES, GPT2, LLAMA, MARIAN, TWO, V
 
 import numformer as nf
-from numformer.published.configs import ForeignConfig, write_gpt2, write_marian
+from numformer.published.configs import ForeignConfig
+from numformer.published.decoders import in_turn, times
 from numformer.published.kinds import KINDS, kind_of
-from numformer.published.llamas import granite_factors, in_turn, times
+from numformer.published.llamas import granite_factors
+from numformer.published.saving import write_gpt2, write_marian
 
 SIZES = {
     "marian": dict(source_vocabulary=V, d_model=16, d_ff=24, heads=2, layers=2, decoder_layers=2)

@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,10 +151,24 @@ LATER = {"_commit_hash"}
 """What files of earlier releases have besides."""
 
 
+WITHOUT_EFFECT: dict[str, Any] = dict(guidance_scale=1, num_return_sequences=1)
+WITHOUT_EFFECT |= dict(penalty_alpha=0, diversity_penalty=0.0, min_p=0, top_h=1, typical_p=1.0)
+WITHOUT_EFFECT |= dict(epsilon_cutoff=0.0, eta_cutoff=0.0, num_beams=1, num_beam_groups=1)
+WITHOUT_EFFECT |= dict(
+    token_healing=False, remove_invalid_values=False, max_time=None, top_k=0, top_p=1.0
+)
+RULES_WITHOUT_EFFECT: dict[str, Any] = dict(
+    min_length=0, min_new_tokens=0, renormalize_logits=False
+)
+RULES_WITHOUT_EFFECT |= dict(no_repeat_ngram_size=0, encoder_no_repeat_ngram_size=0)
+RULES_WITHOUT_EFFECT |= dict(repetition_penalty=1, encoder_repetition_penalty=1)
+RULES_WITHOUT_EFFECT |= dict(sequence_bias=[], bad_words_ids=[], begin_suppress_tokens=[])
+
+
 def test_settings_without_an_effect_are_not_warned_of():
-    neutral = generation.LACKING | generation.CUTS | generation.NEUTRAL | dict(num_beams=1)
+    neutral = WITHOUT_EFFECT | RULES_WITHOUT_EFFECT
     for continues in (True, False):
-        assert not warned(neutral | dict(do_sample=False), continues)
+        assert not warned(neutral | dict(do_sample=continues), continues)
     assert read_rules(ForeignConfig(neutral), V) == []
     assert not warned(dict(min_p=0.1, top_h=0.5, top_k=7, top_p=0.9), True)  # it does not sample
 

@@ -253,9 +253,9 @@ def test_an_array_is_read_without_its_whole_file_in_memory(tmp_path):
     [
         ("marian", "pad_token_id"),
         ("marian", "decoder_start_token_id"),
-        ("gpt2", "bos_token_id"),
         ("llama", "pad_token_id"),
         ("t5", "decoder_start_token_id"),
+        ("whisper", "decoder_start_token_id"),
         ("bert", "pad_token_id"),
     ],
 )
@@ -288,6 +288,21 @@ def test_an_end_outside_the_vocabulary_is_ignored_with_a_warning(values, ends, t
         words = f"{folder} ends a text with {V}, which is no id below {V}: it is ignored"
         assert [f"{note.message}" for note in recwarn.list] == [words] * (str(V) in f"{values}")
         recwarn.clear()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "roberta"])
+def test_a_start_outside_the_vocabulary_is_ignored_where_no_decoder_begins_with_it(
+    kind, tmp_path, recwarn
+):
+    folder = RandomModel(kind, CASES[kind], np.float32).save(tmp_path)
+    for number in (V - 1, V):
+        values = CASES[kind] | dict(bos_token_id=number, eos_token_id=[4, V - 2])
+        (folder / "config.json").write_text(json.dumps(values))
+        special = load_published(folder)[0].config.special
+        assert special.start == (number if number < V else None)
+        assert special.ends == [4, V - 2]
+    words = f"{folder} starts a text with {V}, which is no id below {V}: it is ignored"
+    assert [f"{note.message}" for note in recwarn.list] == [words]
 
 
 @pytest.mark.parametrize(

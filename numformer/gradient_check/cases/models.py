@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from numformer.gradient_check.cases.case import B, Case, D, F, H, S, T, V
 from numformer.later import MIXERS
 from numformer.models import Objective, Transformer
@@ -165,7 +167,9 @@ def vision(config, g):
 
 
 def dual_encoder(config, g):
-    return DualEncoder(config, 3), [g.normal(4, 6), g.source]
+    rows, ids = np.arange(g.B), g.source.copy()
+    ids[rows, (2 * rows + 1) % g.S] = config.special.end
+    return DualEncoder(config, 3), [g.normal(4, 6), ids]
 
 
 def speech(config, g):
