@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from html import escape, unescape
 from typing import NamedTuple
+from xml.etree import ElementTree
 
 from lessons import COURSE, FOLDER, load
 
@@ -129,11 +130,21 @@ def _sections(html: str):
 
 
 def _in_a_line(formula: str) -> str:
-    """MathML as text: d_k for an index, e^x for a power."""
-    for tag, sign in ("msub", "_"), ("msup", "^"):
-        part = r"(<m\w+[^>]*>[^<]*</m\w+>)\s*"
-        formula = re.sub(rf"<{tag}>\s*{part}{part}</{tag}>", rf"\1{sign}\2", formula)
-    return re.sub(r"<[^>]*>", "", formula)
+    """MathML as people type it: d_k, K^T, a/(b + c), sqrt(d_k)."""
+    signs = dict(msub="_", munder="_", msup="^", msubsup="_^", munderover="_^", mfrac="/")
+    short = re.compile(r"sqrt\(.*\)|\w+|.")
+
+    def line(part: ElementTree.Element) -> str:
+        inner = [line(each) for each in part]
+        if part.tag == "msqrt":
+            return f"sqrt({''.join(inner)})"
+        if part.tag in signs:
+            first, *others = (x if short.fullmatch(x) else f"({x})" for x in inner)
+            return first + "".join(map("".join, zip(signs[part.tag], others, strict=True)))
+        return (part.text or "") + "".join(inner)
+
+    formula = re.sub(r"&\w+;", lambda name: escape(unescape(name[0])), formula)  # XML has few names
+    return line(ElementTree.fromstring(formula)).replace("⊤", "T")
 
 
 def teaching_page(page) -> str:

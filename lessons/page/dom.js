@@ -85,7 +85,8 @@ export function roving(rows, reached = () => {}) {
       for (const event of ["blur", "pointerleave"]) mark.addEventListener(event, () => reached(null));
       mark.addEventListener("keydown", (event) => {
         const [down, right] = turned(event) ?? [];
-        const next = rows[row + down]?.[Math.min(column + right, rows[row + down].length - 1)];
+        const to = row + (line.length > 1 ? down : down || right); // in a single column all arrows move
+        const next = rows[to]?.[Math.min(column + right, rows[to].length - 1)];
         if (!next) return;
         event.preventDefault();
         event.stopPropagation();

@@ -21,9 +21,9 @@ function marked(tag, text, pattern, around = Infinity) {
 }
 
 const begins = (word) => new RegExp(`(?<![\\p{L}\\d])${escaped(word)}`, "iu");
-const all = sections.map((section) => section.slice(1).join(" ").toLowerCase()).join(" ");
-const count = new Map();
-for (const word of all.match(/[\p{L}\d]+/gu)) count.set(word, (count.get(word) ?? 0) + 1);
+const texts = sections.map((section) => section.slice(1).join(" ").toLowerCase());
+const wordsOf = texts.map((text) => new Set(text.match(/[\p{L}\d]+/gu)));
+const all = new Set(wordsOf.flatMap((words) => [...words]));
 
 /** How many letters have to be changed, added, left out or swapped with the next to get from a to b. */
 function mistakes(a, b) {
@@ -37,22 +37,24 @@ function mistakes(a, b) {
   return rows[a.length][b.length];
 }
 
-/** The word itself if some section has it, or else the most similar word that some have. */
-function known(word) {
-  if (word.length < SHORT || begins(word).test(all)) return word;
-  let [best, least] = [word, word.length < LONG ? 2 : 3];
-  for (const [other, often] of count) {
+/** The word itself if some section has it, or else the most similar word: that of most sections with the `others`. */
+function known(word, others) {
+  if (word.length < SHORT || texts.some((text) => begins(word).test(text))) return word;
+  let [nearest, least] = [[word], word.length < LONG ? 2 : 3];
+  for (const other of all) {
     if (Math.abs(other.length - word.length) >= least + 1) continue;
     const far = mistakes(word, other);
-    if (far < least || (far === least && best !== word && often > count.get(best))) [best, least] = [other, far];
+    if (far < least) [nearest, least] = [[other], far];
+    else if (far === least && nearest[0] !== word) nearest.push(other);
   }
-  return best;
+  const often = (each) => wordsOf.filter((words) => [each, ...others].every((other) => words.has(other))).length;
+  return nearest.reduce((best, each) => (often(each) > often(best) ? each : best));
 }
 
 function search() {
   const asked = form.elements.for.value.trim();
-  const typed = asked.toLowerCase().split(/\s+/).filter(Boolean);
-  const words = typed.map(known);
+  const typed = asked.toLowerCase().split(/\s+|(?<=\p{L})-(?=\p{L})/u).filter(Boolean);
+  const words = typed.map((word) => known(word, typed.filter((other) => all.has(other))));
   const others = words.filter((word, n) => word !== typed[n]);
   const pattern = new RegExp(`((?<![\\p{L}\\d])(?:${words.map(escaped).join("|")}))`, "giu");
   const starts = words.map(begins);

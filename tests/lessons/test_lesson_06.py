@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from lessons import COURSE
 from lessons.kit.models import measured
 from lessons.lesson_06 import block, depth
 from numformer.gradient_check.gradients import check
@@ -123,3 +124,16 @@ def test_the_stored_runs_are_those_of_today(name):
     """The first steps once more."""
     (today,) = depth.learn(*depth.RUNS[name], stop=depth.EVERY)
     assert today == pytest.approx(measured(6)["losses"][name][0], abs=0.02)
+
+
+def test_the_diagram_lies_where_there_is_room_and_all_arrows_move_in_it(open_page):
+    page = open_page(COURSE[5].page)
+    blocks = page.locator("#block .block")
+    for width, way, key in (1280, "x", "ArrowRight"), (390, "y", "ArrowDown"):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(200)  # it lies, or stands, in the next frame
+        places = [part.bounding_box()[way] for part in blocks.all()]
+        assert places == sorted({*places}), "each part comes after the one before it"
+        blocks.first.focus()
+        page.keyboard.press(key)
+        assert page.evaluate("document.activeElement.dataset.block") == block.NAMES[1]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from lesson_solutions import words_of
 
-from lessons import load
+from lessons import COURSE, load
 from lessons.kit import models
 from lessons.kit.lesson import Picture, pieces
 from lessons.lesson_10 import beams, cache, drawing, measured
@@ -142,3 +142,21 @@ def test_what_is_measured_is_of_these_models_and_says_what_the_text_says():
     log_p = [row["log_p"] for row in results["beams"]]
     lengths = [row["none"][1] for row in results["beams"]]
     assert log_p == sorted(log_p) and lengths == sorted(lengths, reverse=True)
+
+
+# Chooses a step -> how far its boxes are within the tree that is in sight.
+IN_SIGHT = """(figure, step) => {
+  figure.simulation.choose("step", step);
+  figure.simulation.settle?.();
+  const { left, right } = figure.querySelector(".tree").getBoundingClientRect();
+  const boxes = [...figure.querySelectorAll(".node:not(.gone)")].slice(-4);
+  const sides = boxes.map((box) => box.getBoundingClientRect());
+  return Math.min(...sides.map((box) => Math.min(box.left - left, right - box.right)));
+}"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_latest_step_of_the_tree_is_in_sight(open_page, width):
+    page = open_page(COURSE[9].page, width, reduced_motion="reduce")
+    figure = page.locator("#tree")
+    assert all(figure.evaluate(IN_SIGHT, step) >= 0 for step in range(beams.STEPS))
