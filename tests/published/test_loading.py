@@ -31,7 +31,7 @@ IGNORED = {
 }
 """Arrays of files that transformers wrote, which hold nothing that our models lack."""
 MODEL_NAMES = "transformer", "bert", "roberta", "distilbert", "electra", "mpnet", "vit", "albert"
-MODEL_NAMES += "deit", "dinov2", "gpt_neox", "model"
+MODEL_NAMES += "deit", "dinov2", "dinov2_with_registers", "gpt_neox", "model"
 """How the names of arrays begin, unless the file holds a model without its head."""
 
 
