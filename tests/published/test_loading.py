@@ -126,6 +126,16 @@ LAYER = "tower.layers.0"
             "vit.embeddings.patch_embeddings.projection.weight (16, 48) for "
             "embedding.weight (48, 16)",
         ),
+        *(
+            (
+                "dinov2_with_registers",
+                {"dinov2_with_registers.embeddings.register_tokens": shape},
+                f"dinov2_with_registers.embeddings.register_tokens {shape} for "
+                + " + ".join(f"registers.layers.{number}.token" for number in range(3))
+                + " (16,) and (16,) and (16,)",
+            )
+            for shape in ((1, 3, 16, 1), (2, 3, 16), (3, 16), (1, 2, 16))
+        ),
     ],
 )
 def test_an_array_of_another_shape_is_named(case, arrays, received, tmp_path, complaint):
