@@ -322,7 +322,7 @@ def name_pictures(options: argparse.Namespace, model, metadata: dict) -> int:
         images = np.stack([read_picture(file, preprocessor, model.config) for file in files])
     except InputError:
         raise
-    except (AttributeError, TypeError, ValueError) as problem:
+    except (AttributeError, TypeError, ValueError, LookupError) as problem:
         rule, fix = "preprocessor_config.json says how to prepare pictures", "Download it again."
         raise InputError(rule, problem, fix) from None
     with inference():

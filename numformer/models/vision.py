@@ -57,6 +57,9 @@ class Config(TowerConfig):
     mean_head: bool = fields.without_flag(
         settings.switch(False, "the head reads the token and the mean of the patches (DINOv2)")
     )
+    registers: int | None = fields.without_flag(
+        settings.size(None, "number of registers, trained vectors that only attention reads")
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -110,9 +113,10 @@ class VisionTransformer(Model):
     A linear map turns each patch into a vector. A trained token precedes the patches; the stack's
     output at the token gives the logits. A `distilled` model has a second token (Touvron et al.
     2021); with `distilled_head` the logits are the mean of those of both. With `mean_head`, the
-    head reads the token and the mean of the other positions. Images may be on the host and of any
-    floating-point dtype: they are moved to the device and dtype of the weights. `backward` takes
-    dlogits and returns dimages.
+    head reads the token and the mean of the other positions. `registers` (Darcet et al. 2024) are
+    trained vectors without positions, which only attention reads. Images may be on the host and of
+    any floating-point dtype: they are moved to the device and dtype of the weights. `backward`
+    takes dlogits and returns dimages.
     """
 
     Config: type[_Config] = Config
@@ -128,6 +132,8 @@ class VisionTransformer(Model):
         length = config.max_length or config.length
         self.positions = POSITIONS[config.positions](length, config.d_model, rng)
         self.norm: Any = config.new_norm(config.d_model) if config.embedding_norm else Chain()
+        registers = range(config.registers or 0)
+        self.registers = Chain(*(ClassToken(config.d_model, rng) for _ in registers))
         self.dropout = Dropout(config.p_drop)
         self.tower = config.encoder(rng)
         self.pick, self.token_and_mean = Pick(), TokenAndMean()
@@ -159,15 +165,17 @@ class VisionTransformer(Model):
     def hidden(self, images: Array) -> Array:  # type: ignore[override]
         """images (B, height, width[, C]) -> the stack's output (B, T, D), one or two tokens first.
 
-        `hidden_backward` takes its gradient and returns dimages.
+        Registers are left out. `hidden_backward` takes its gradient and returns dimages.
         """
         x = self.patches.forward(self._images(images))
         x = self.token.forward(self.distillation.forward(self.embedding.forward(x)))
-        x = self.norm.forward(self.positions.forward(x))
-        return self.tower.forward(self.dropout.forward(x))
+        x = self.registers.forward(self.norm.forward(self.positions.forward(x)))
+        return self.tower.forward(self.dropout.forward(x))[:, len(self.registers.layers) :]
 
     def hidden_backward(self, dx: Array) -> Array:
-        dx = self.norm.backward(self.dropout.backward(self.tower.backward(dx)))
+        unread = [(0, 0), (len(self.registers.layers), 0), (0, 0)]  # the output at registers
+        dx = self.dropout.backward(self.tower.backward(array_module(dx).pad(dx, unread)))
+        dx = self.norm.backward(self.registers.backward(dx))
         dx = self.distillation.backward(self.token.backward(self.positions.backward(dx)))
         return self.patches.backward(self.embedding.backward(dx))
 

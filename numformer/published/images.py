@@ -1,5 +1,8 @@
 """Models of images, from ViT to CLIP: a reading and a table for each."""
 
+from functools import partial
+from typing import Any
+
 from numformer.models import LanguageModel, VisionTransformer
 from numformer.published.configs import ForeignConfig, stack_fields
 from numformer.published.table import Table
@@ -35,8 +38,9 @@ def read_deit(foreign: ForeignConfig) -> dict:
 _VIT = """
     {name}.embeddings:
         patch_embeddings.projection       embedding                               patches
-        cls_token                         token.token                             array (1, 1, D)
-        distillation_token                distillation.token                      array (1, 1, D)
+        cls_token                         token                                   tokens
+        distillation_token                distillation                            tokens
+        register_tokens                   registers.layers.{registers}            tokens
         position_embeddings               positions.weight                        array (1, T, D)
         mask_token                                                                unused
 
@@ -62,6 +66,7 @@ def vit(config, name: str = "vit", **names: str) -> Table:
     """ViT's table; `names` are those of parts that another kind calls otherwise."""
     usual = dict(first="layernorm_before", second="layernorm_after", classifier="classifier")
     usual |= dict(inner="intermediate.dense", outer="output.dense")
+    usual |= dict(registers="+".join(map(str, range(config.registers or 0))))
     text = _VIT.format(name=name, **usual | names)
     return Table(text, optional=f"{name}.", bare=config.classes is None)
 
@@ -70,7 +75,7 @@ def deit(config) -> Table:
     return vit(config, "deit", classifier=("cls_" if config.distilled_head else "") + "classifier")
 
 
-# DINOv2 (Oquab et al. 2023): LayerScale, and in its largest model gates.
+# DINOv2 (Oquab et al. 2023): LayerScale, and in its largest model gates; some have registers.
 
 
 def read_dinov2(foreign: ForeignConfig) -> dict:
@@ -82,15 +87,25 @@ def read_dinov2(foreign: ForeignConfig) -> dict:
     return ours | (dict(activation="swiglu") if gated else {})
 
 
-def dinov2(config) -> Table:
+def read_dinov2_with_registers(foreign: ForeignConfig) -> dict:
+    return read_dinov2(foreign) | dict(registers=foreign.get("num_register_tokens", 4) or None)
+
+
+def dinov2(config, name: str = "dinov2") -> Table:
     inner, outer = "fc1", "fc2"
     if config.activation == "swiglu":
         inner, outer = "weights_in", "weights_out"
     norms = dict(first="norm1", second="norm2")
-    return vit(config, "dinov2", inner=f"mlp.{inner}", outer=f"mlp.{outer}", **norms)
+    return vit(config, name, inner=f"mlp.{inner}", outer=f"mlp.{outer}", **norms)
 
 
-VITS = {"vit": (read_vit, vit), "deit": (read_deit, deit), "dinov2": (read_dinov2, dinov2)}
+REGISTERS = "dinov2_with_registers"
+VITS: dict[str, Any] = {
+    "vit": (read_vit, vit),
+    "deit": (read_deit, deit),
+    "dinov2": (read_dinov2, dinov2),
+    REGISTERS: (read_dinov2_with_registers, partial(dinov2, name=REGISTERS)),
+}
 """The readings and tables by the model_type of a config.json."""
 
 # CLIP (Radford et al. 2021): a tower of texts and one of images.

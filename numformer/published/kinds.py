@@ -208,6 +208,8 @@ def kind_of(values: Mapping[str, Any]) -> Kind:
 REFUSED = {
     "gemma3": "It also reads pictures. Name the folder of its text model (gemma3_text).",
     "beit": "Its layers have a number for each distance of patches. Name the folder of a ViT.",
+    "clip_text_model": "It is half of a CLIP. Name the folder of a whole one (clip).",
+    "clip_vision_model": "It is half of a CLIP. Name the folder of a whole one (clip), or a ViT's.",
     "mpt": "Its norms have no shift, unlike LayerNorm. Name the folder of another model.",
 }
 """Why other kinds are not supported, by their model_type, and what to do."""

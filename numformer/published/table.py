@@ -101,7 +101,10 @@ SAME = Layout(lambda x, config: x, lambda x, config: x)
 TRANSPOSED = Layout(lambda x, config: x.T, lambda x, config: x.T)  # PyTorch's Linear stores W^T
 PAIRS = Layout(_of_turned(_halves_to_pairs), _of_turned(_pairs_to_halves))
 FLAT = Layout(lambda x, config: x.reshape(-1), lambda x, config: x[None])
-TOKEN = Layout(lambda x, config: x.reshape(-1), lambda x, config: x[None, None])
+TOKENS = Layout(  # (1, N, D) -> (N D)
+    lambda x, config: np.concatenate(np.concatenate(x)),
+    lambda x, config: x.reshape(1, -1, config.d_model),
+)
 ROWS = Layout(lambda x, config: x[0], lambda x, config: x[None])
 AFTER_PADDING = Layout(  # the positions of symbols are counted from the padding id + 1 on
     lambda x, config: x[config.padding_id + 1 :],
@@ -135,7 +138,7 @@ PART_KINDS: dict[str, list[tuple[str, str, Layout]]] = {
     "array": [("", "", SAME)],
     "number": [("", "", NUMBER)],
     "array (1, V)": [("", "", FLAT)],
-    "array (1, 1, D)": [("", "", TOKEN)],
+    "tokens": [("", "token", TOKENS)],
     "array (1, T, D)": [("", "", ROWS)],
 }
 """The kinds of parts: the published names of their arrays, our names, and their layouts."""

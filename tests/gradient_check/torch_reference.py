@@ -745,7 +745,10 @@ def vision(p, images, *, config):
     x = torch.cat([torch.stack(tokens).expand(len(x), -1, -1), x.flatten(2).mT], dim=1)
     x = reference(f"{config.positions}_positions")(within(p, "positions"), x)
     x = layer_norm(within(p, "norm"), x, epsilon=config.epsilon) if config.embedding_norm else x
-    x = tower(within(p, "tower"), dropout({}, x, p_drop=config.p_drop), None, config=config)
+    registers = reversed(range(config.registers or 0))  # each comes before those added earlier
+    rows = [p[f"registers.layers.{n}.token"].expand(len(x), 1, -1) for n in registers]
+    x = dropout({}, torch.cat([*rows, x], dim=1), p_drop=config.p_drop)
+    x = tower(within(p, "tower"), x, None, config=config)[:, len(rows) :]
     if not config.classes:
         return x[:, 0]
     y = linear(within(p, "output"), token_and_mean({}, x) if config.mean_head else x[:, 0])

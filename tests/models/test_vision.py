@@ -124,11 +124,12 @@ def test_factors_of_sublayers_are_small_at_first_and_count_as_norms():
 
 @pytest.mark.parametrize(
     ("changes", "width"),
-    [(dict(mean_head=True), 2), (dict(distilled=True, distilled_head=True), 1)],
+    [(dict(mean_head=True, registers=3), 2), (dict(distilled=True, distilled_head=True), 1)],
 )
 def test_without_classes_the_result_is_what_a_head_reads(changes, width):
     model = small(classes=None, **changes)
     y, x = model.forward(IMAGES), model.hidden(IMAGES)
+    assert x.shape[1] == model.config.length  # registers are left out
     expected = np.concatenate([x[:, 0], x[:, 1:].mean(axis=1)], axis=1)
     assert_allclose(y, expected[:, : width * model.config.d_model])
 

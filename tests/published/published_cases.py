@@ -336,6 +336,11 @@ CASES: dict[str, dict[str, Any]] = {
     "dinov2_gated": DINOV2
     | dict(use_swiglu_ffn=True, layer_norm_eps=1e-3, num_channels=1, mlp_ratio=3),
     "dinov2_bare": DINOV2 | dict(architectures=["Dinov2Model"], mlp_ratio=3, hidden_act="relu"),
+    "dinov2_with_registers": DINOV2
+    | dict(model_type="dinov2_with_registers", num_register_tokens=3),
+    "dinov2_with_registers_bare": DINOV2
+    | dict(model_type="dinov2_with_registers", num_register_tokens=1, num_channels=1)
+    | dict(architectures=["Dinov2WithRegistersModel"]),
     "clip": CLIP,
     "clip_of_early_files": OTHER_CLIP,
 }

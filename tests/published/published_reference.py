@@ -70,6 +70,7 @@ MODELS = {
     "vit": "ViTForImageClassification",
     "deit": "DeiTForImageClassificationWithTeacher",
     "dinov2": "Dinov2ForImageClassification",
+    "dinov2_with_registers": "Dinov2WithRegistersForImageClassification",
     "clip": "CLIPModel",
 }
 
@@ -94,7 +95,13 @@ def states(model, inputs: dict[str, np.ndarray]) -> np.ndarray:
     tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
     tensors = {n: x.float() if x.is_floating_point() else x for n, x in tensors.items()}
     with torch.no_grad():
-        return model(**tensors).last_hidden_state.numpy()
+        return without_registers(model, model(**tensors).last_hidden_state).numpy()
+
+
+def without_registers(model, x):
+    """The stack's output at the class token and at the patches."""
+    count = getattr(model.config, "num_register_tokens", 0)
+    return torch.cat([x[:, :1], x[:, 1 + count :]], dim=1)
 
 
 def load(folder: Path, values: dict, dtype=torch.float64):
@@ -166,6 +173,7 @@ def results(example: RandomModel, folder: Path, dtype=np.float64) -> dict[str, n
         names["logits"] = "logits_per_image"
     if example.is_bare:
         names["logits"] = "last_hidden_state"
+        outputs.last_hidden_state = without_registers(model, outputs.last_hidden_state)
     if example.has_relations:
         names["logits"] = "prediction_logits"
     if "start_logits" in outputs:

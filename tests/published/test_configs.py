@@ -123,7 +123,8 @@ GIVEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "whisper": (
         dict(num_mel_bins=5, max_source_positions=6, max_target_positions=20, dropout=0.2)
         | dict(attention_dropout=0.3, activation_dropout=0.4, activation_function="relu")
-        | dict(decoder_start_token_id=3, eos_token_id=[4, 6, 5]),
+        | dict(decoder_start_token_id=3, eos_token_id=[4, 6, 5])
+        | dict(pad_token_id=7, suppress_tokens=[8]),
         dict(bands=5, frames=12, max_length=20, p_drop=0.2, attention_dropout=0.3)
         | dict(activation_dropout=0.4, activation="relu")
         | dict(start_id=3, end_id=4, other_ends=(6, 5)),
@@ -262,6 +263,7 @@ FOLLOWING: list[tuple[str, dict, dict]] = [
     ),
     ("distilbert", {}, dict(epsilon=1e-12)),
     ("dinov2", dict(mlp_ratio=1.8), dict(d_ff=28)),
+    ("dinov2_with_registers", dict(num_register_tokens=0), dict(registers=None)),
     ("dinov2", dict(mlp_ratio=None, use_swiglu_ffn=True), dict(d_ff=48, activation="swiglu")),
 ]
 """Settings of a kind, and what follows from them; None for a field that has its default."""

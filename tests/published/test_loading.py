@@ -31,7 +31,7 @@ IGNORED = {
 }
 """Arrays of files that transformers wrote, which hold nothing that our models lack."""
 MODEL_NAMES = "transformer", "bert", "roberta", "distilbert", "electra", "mpnet", "vit", "albert"
-MODEL_NAMES += "deit", "dinov2", "gpt_neox", "model"
+MODEL_NAMES += "deit", "dinov2", "dinov2_with_registers", "gpt_neox", "model"
 """How the names of arrays begin, unless the file holds a model without its head."""
 
 
@@ -125,6 +125,16 @@ LAYER = "tower.layers.0"
             {"vit.embeddings.patch_embeddings.projection.weight": (16, 48)},
             "vit.embeddings.patch_embeddings.projection.weight (16, 48) for "
             "embedding.weight (48, 16)",
+        ),
+        *(
+            (
+                "dinov2_with_registers",
+                {"dinov2_with_registers.embeddings.register_tokens": shape},
+                f"dinov2_with_registers.embeddings.register_tokens {shape} for "
+                + " + ".join(f"registers.layers.{number}.token" for number in range(3))
+                + " (16,) and (16,) and (16,)",
+            )
+            for shape in ((1, 3, 16, 1), (2, 3, 16), (3, 16), (1, 2, 16))
         ),
     ],
 )

@@ -173,6 +173,54 @@ def test_tasks_use_published_models(tmp_path, call, monkeypatch):
     assert code == 2 and len(err) == 1 and "names pictures" in err[0]
 
 
+EDGE = dict(do_center_crop=True, crop_size=12, resample=3, image_mean=[0.1, 0.2, 0.3])
+CROPS: dict[str, tuple[dict, tuple[int, int]]] = {
+    "CLIPImageProcessorPil": (EDGE | dict(size=dict(shortest_edge=12)), (18, 12)),
+    "BitImageProcessorPil": (EDGE | dict(size=dict(shortest_edge=17)), (26, 17)),
+    "DeiTImageProcessorPil": (EDGE | dict(size=dict(width=15, height=14)), (15, 14)),
+    "CLIPFeatureExtractor": (EDGE | dict(size=17), (26, 17)),
+    "DeiTFeatureExtractor": (EDGE | dict(size=14), (14, 14)),
+}
+"""How pictures are prepared, by transformers' classes, and the size of one before its crop."""
+
+
+@pytest.mark.parametrize("name", CROPS)
+def test_a_picture_of_any_size_is_cropped_as_its_model_was_trained(name, tmp_path):
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 31, 3)).astype(np.uint8)
+    image, (how, (width, height)) = Image.fromarray(pixels), CROPS[name]
+    image.save(tmp_path / "picture.png")
+    config = types.SimpleNamespace(channels=3, width=12, height=12)
+    found = read_picture(tmp_path / "picture.png", how | dict(feature_extractor_type=name), config)
+    larger = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
+    top, left = (height - 12) // 2, (width - 12) // 2
+    middle = larger[top : top + 12, left : left + 12] / 255
+    assert np.allclose(found, (middle - how["image_mean"]) / 0.5, atol=1e-6)
+    if name.endswith("Pil"):
+        transformers = pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
+        theirs = getattr(transformers, name)(**how, image_std=[0.5] * 3)(image)["pixel_values"][0]
+        assert np.allclose(found, np.asarray(theirs).transpose(1, 2, 0), atol=1e-6)
+
+
+def test_a_picture_is_not_made_larger_than_memory(tmp_path, call):
+    """Whether a file asks for it, or a very long picture; and a crop needs a size."""
+    from PIL import Image
+
+    folder, file = published_texts.vit(tmp_path / "vit"), tmp_path / "picture.png"
+    Image.fromarray(np.zeros((9, 7500), np.uint8)).save(file)
+    for size, words in (
+        (dict(size=dict(shortest_edge=12)), ""),  # 10,000 x 12 pixels
+        (dict(size=dict(shortest_edge=13)), "10833 x 13 pixels, which are too many"),
+        (dict(size=dict(width=12, height=10**9)), "12 x 1000000000 pixels, which are too many"),
+        ({}, "received 'size'"),
+    ):
+        content = json.dumps(size | dict(do_center_crop=True))
+        (folder / "preprocessor_config.json").write_text(content, encoding="utf-8")
+        code, _, err = call(images.main, f"--run {folder} --input {file}")
+        assert (code, len(err)) == ((2, 1) if words else (0, 0)) and words in "".join(err)
+
+
 def test_a_photograph_is_read_upright_and_with_8_bits(tmp_path, complaint):
     """Cameras store it as the sensor lay, and in EXIF how to turn it."""
     from PIL import Image, ImageOps

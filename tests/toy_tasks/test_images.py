@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.layer import inference
 from numformer.models.vision import VisionTransformer
+from numformer.plots import attention_weights
 from numformer.runs import load_model, save_model
 from toy_tasks import images as page
 from toy_tasks.data.images import move_images, with_labels
@@ -113,6 +114,16 @@ def test_an_image_is_named_by_the_mean_of_nine_looks():
         odds = np.exp(forward(move_images(images, down, right, 0.0)))
         expected = expected + odds / odds.sum(axis=1, keepdims=True)
     assert_array_equal(classify(SimpleNamespace(forward=forward), images), expected.argmax(axis=1))
+
+
+def test_the_attention_that_is_drawn_is_the_class_token_s_to_the_patches():
+    """The first of the three tokens before the patches is a register."""
+    sizes = dict(height=4, width=6, channels=1, classes=3, d_model=8, d_ff=8, heads=2, layers=1)
+    model = VisionTransformer(VisionTransformer.Config(**sizes, registers=1, distilled=True))
+    (weights,) = attention_weights(model, IMAGES[:2]).values()
+    figure = page.draw_patch_attention(None, model, IMAGES[:2], "title")
+    drawn = figure.axes[1].images[1].get_array()
+    assert_allclose(drawn[::2, ::2].ravel(), weights[0, 0, 1, 3:])
 
 
 def test_images_of_a_file_are_learned_and_named(succeed):

@@ -7,29 +7,31 @@ from PIL import Image, ImageOps
 
 from numformer.errors import InputError
 
+LONGEST_SIDE = 10_000
+"""The most pixels along one side of a picture in memory."""
+
 
 def read_picture(file: Path, preprocessor: dict, config) -> np.ndarray:
-    """A picture (height, width, C): upright, scaled and normalised as in preprocessor_config.json.
+    """A picture (height, width, C): upright, scaled, cropped and normalised for a model.
 
-    Raises InputError if the file is not a picture, or the preprocessor has a step that is not
-    implemented here.
+    `preprocessor` is the content of preprocessor_config.json. Raises InputError if the file is not
+    a picture, or the preprocessor has a step that is not implemented here.
     """
-    supported = {"do_center_crop": False, "do_resize": True, "do_convert_rgb": True}
+    supported = {"do_resize": True, "do_convert_rgb": True}
     for name, value in supported.items():
         if preprocessor.get(name) not in (None, value):
             rule, fix = f"pictures are prepared with {name} {value}", "Name another model."
             raise InputError(rule, repr(preprocessor[name]), fix)
     mode = "RGB" if config.channels == 3 else "L"
-    resample = Image.Resampling(preprocessor.get("resample", Image.Resampling.BILINEAR))
     try:
         with Image.open(file) as image:
             if image.mode[0] in "IF":  # convert would clip values above 255
                 raise ValueError(f"more than 8 bits for a colour: Pillow's mode {image.mode}")
-            upright = ImageOps.exif_transpose(image)
-            scaled = upright.convert(mode).resize((config.width, config.height), resample)
+            upright = ImageOps.exif_transpose(image).convert(mode)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as problem:
         rule, fix = "--input names pictures, such as .png or .jpg", "Name another file."
         raise InputError(rule, f"{file} ({problem})", fix) from None
+    scaled = _scaled(upright, preprocessor, (config.width, config.height))
     values = np.asarray(scaled, np.float32).reshape(config.height, config.width, -1)
     if preprocessor.get("do_rescale", True):
         values = values * np.float32(preprocessor.get("rescale_factor", 1 / 255))
@@ -42,3 +44,23 @@ def read_picture(file: Path, preprocessor: dict, config) -> np.ndarray:
             raise InputError(rule, preprocessor["image_std"], fix)
         values = (values - mean) / deviation
     return values
+
+
+def _scaled(image: Image.Image, preprocessor: dict, size: tuple[int, int]) -> Image.Image:
+    """The image in a size (width, height); with do_center_crop, the middle of a larger one."""
+    resample = Image.Resampling(preprocessor.get("resample", Image.Resampling.BILINEAR))
+    if not preprocessor.get("do_center_crop"):
+        return image.resize(size, resample)
+    larger = preprocessor["size"]
+    if isinstance(larger, int):  # in early files: the sides of a DeiT's square, or an edge
+        is_square = preprocessor.get("feature_extractor_type") == "DeiTFeatureExtractor"
+        larger = dict.fromkeys(["width", "height"] if is_square else ["shortest_edge"], larger)
+    if edge := larger.get("shortest_edge"):
+        sides = [int(edge * side / min(image.size)) for side in image.size]
+    else:
+        sides = [larger["width"], larger["height"]]
+    if max(sides) > LONGEST_SIDE:
+        raise ValueError(f"{sides[0]} x {sides[1]} pixels, which are too many")
+    left, top = ((side - middle) // 2 for side, middle in zip(sides, size, strict=True))
+    box = left, top, left + size[0], top + size[1]
+    return image.resize((sides[0], sides[1]), resample).crop(box)

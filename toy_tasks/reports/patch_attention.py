@@ -24,8 +24,9 @@ def draw_patch_attention(
     `visible` are the images to show, if the model's inputs `images` are normalised.
     """
     config = model.config
-    first = 1 + config.distilled  # the first patch, after one or two tokens
-    layers = [weights[:, :, 0, first:] for weights in attention_weights(model, images).values()]
+    token = config.registers or 0  # the class token's position
+    first = token + 1 + config.distilled  # the first patch's
+    layers = [weights[:, :, token, first:] for weights in attention_weights(model, images).values()]
     maps = [
         (f"layer {i + 1}\nhead {j + 1}", layer[:, j])
         for i, layer in enumerate(layers[:4])

@@ -265,7 +265,7 @@ COLOUR_IMAGES = VisionTransformer.Config(**IMAGES, channels=3, norm="pre", posit
 DISTILLED = replace(
     GREY_IMAGES, distilled=True, distilled_head=True, patch_bias=False, embedding_norm=True
 )
-LATER_IMAGES = replace(COLOUR_IMAGES, norm="pre_scaled", mean_head=True)
+LATER_IMAGES = replace(COLOUR_IMAGES, norm="pre_scaled", mean_head=True, registers=2)
 TOWERS: dict[str, Any] = dict(images=replace(GREY_IMAGES, classes=None, layers=1))
 TOWERS |= dict(texts=LanguageModel.Config(vocabulary=V, head=False, **SIZES | dict(layers=1)))
 DUAL = DualEncoder.Config(**TOWERS, width=5)
