@@ -16,8 +16,8 @@ class Rope(NamedTuple):
     """The angle per position of each pair, the factor of queries and keys, the longest text."""
 
     frequencies: tuple[float, ...]
-    factor: float = 1.0
-    longest: int | None = None
+    factor: float
+    longest: int | None
 
 
 def rope(foreign: ForeignConfig, width: int, base: float, scaling: Mapping[str, Any] = {}) -> Rope:

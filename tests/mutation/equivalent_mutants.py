@@ -21,6 +21,8 @@ A tag differs from the others; a method that a rank replaces has no defaults; a 
     execution/ranks.py: to: int, tag: int=1) -> Callable[[], bool]:
     execution/ranks.py: source: int, tag: int=1) -> Callable[[], bool]:
     execution/ranks.py: timeout: float=40.0
+Whether a tensor of a file wants a gradient is not looked at.
+    published/pickles.py: 'NEWFALSE': True
 Arrays of the host have no kernels.
     arithmetic.py: if (kernel := kernels_for(a).get('matmul'))
 Only the number of sources is looked at, not their length.
@@ -228,6 +230,7 @@ numbers lacks some, and is refused later.
     published/loading.py: if config.least_parameters >= count
 No JSON file is that long to the byte.
     published/files.py: LARGEST_JSON = 100000001
+    published/pickles.py: LARGEST = 100000001
 Weights that the arrays of the file replace.
     published/loading.py: return np.broadcast_to(1.0, size)
 No branch is empty where it begins beyond the last part; a count begins at 0.

@@ -332,6 +332,11 @@ def test_factors_stand_in_the_table_unless_they_are_1():
     )
     granite = dict(hidden_size=48, num_attention_heads=3, attention_multiplier=0.5)
     assert granite_factors(ForeignConfig(granite))["scores"] == 2.0
+    yarn = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, rope_theta=1e4)
+    for kind in ("mistral", "granite", "gemma2"):
+        values = CASES[kind] | dict(rope_parameters=yarn, max_position_embeddings=256)
+        factors = KINDS[kind].factors(ForeignConfig(values))
+        assert abs(factors["turned"] - (1 + 0.1 * np.log(4)) ** 2) < 1e-12
 
 
 def test_the_config_of_a_written_marian():

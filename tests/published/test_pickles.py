@@ -281,6 +281,11 @@ def test_other_archives_are_refused(tmp_path, complaint):
         assert "\n" not in refused()
 
 
+def test_the_sizes_of_numbers_are_those_of_their_types():
+    for dtype, size in pickles.STORAGES.values():
+        assert size == int(dtype.strip("BFIOLU") or 8) // 8, dtype
+
+
 def test_the_size_of_a_pickle_is_limited(tmp_path, complaint, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
     write_zip(tmp_path / "pytorch_model.bin", WHOLE, {"0": ARRAY})
