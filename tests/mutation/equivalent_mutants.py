@@ -23,6 +23,7 @@ A tag differs from the others; a method that a rank replaces has no defaults; a 
     execution/ranks.py: timeout: float=40.0
 Whether a tensor of a file wants a gradient is not looked at.
     published/pickles.py: 'NEWFALSE': True
+    published/pickles.py: 'NEWTRUE': False
 Arrays of the host have no kernels.
     arithmetic.py: if (kernel := kernels_for(a).get('matmul'))
 Only the number of sources is looked at, not their length.
