@@ -112,11 +112,11 @@ AFTER_PADDING = Layout(  # the positions of symbols are counted from the padding
 )
 PATCHES = Layout(  # (D, C, size, size), channels first -> (size^2 C, D)
     lambda x, config: x.transpose(2, 3, 1, 0).reshape(-1, len(x)),
-    lambda x, config: x.reshape(*_patch(config), x.shape[-1]).transpose(3, 2, 0, 1),
+    lambda x, config: x.reshape(*_patch(config), x.shape[1]).transpose(3, 2, 0, 1),
 )
 FILTERS = Layout(  # (D, C, 3), of three positions -> (3 C, D)
     lambda x, config: x.transpose(2, 1, 0).reshape(-1, len(x)),
-    lambda x, config: x.reshape(3, -1, x.shape[-1]).transpose(2, 1, 0),
+    lambda x, config: x.reshape(3, -1, x.shape[1]).transpose(2, 1, 0),
 )
 AFTER_TWO = Layout(  # OPT's first two positions are of padding
     lambda x, config: x[2:], lambda x, config: np.concatenate([np.zeros_like(x[:2]), x])
