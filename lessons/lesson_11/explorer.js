@@ -68,18 +68,17 @@ class Explorer {
   /** The words that look, the words that are looked at, and the lines between them. */
   lines() {
     const places = Array.from({ length: this.data.length }, (_, n) => n);
-    const y = (n) => TOP + HIGH * n;
     this.between = element("g", { class: "between" });
-    [this.left, this.right] = ["end", "begin"].map((anchor, side) => places.map((n) => element("text", { x: side ? RIGHT + 6 : LEFT - 6, y: y(n) + 4, class: `${anchor} ${side ? "key" : "query"}` })));
+    [this.left, this.right] = ["end", "begin"].map((anchor, side) => places.map(() => element("text", { x: side ? RIGHT + 6 : LEFT - 6, y: 4, class: `${anchor} ${side ? "key" : "query"}` })));
     const pick = (n) => this.simulation.choose("query", n);
     this.buttons = places.map((n) => {
       const onkeydown = (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), pick(n));
-      const box = element("rect", { x: 0, y: y(n) - 10, width: LEFT, height: HIGH - 1, rx: 4 });
+      const box = element("rect", { x: 0, y: -10, width: LEFT, height: HIGH - 1, rx: 4 });
       return element("g", { class: "word", role: "button", onclick: () => pick(n), onkeydown }, box, this.left[n]);
     });
     roving(this.buttons.map((button) => [button]));
     const heads = [element("text", { x: LEFT - 6, y: 10, class: "end label" }, "looks"), element("text", { x: RIGHT + 6, y: 10, class: "label" }, "is looked at")];
-    return element("svg", { viewBox: `0 0 ${WIDE} ${y(this.data.length)}`, role: "group", "aria-label": "who looks at whom" }, ...heads, this.between, ...this.buttons, ...this.right);
+    return element("svg", { viewBox: `0 0 ${WIDE} ${TOP + HIGH * this.data.length}`, role: "group", "aria-label": "who looks at whom" }, ...heads, this.between, ...this.buttons, ...this.right);
   }
 
   /** Compute anew if another text, model or temperature is chosen. */
@@ -112,6 +111,8 @@ class Explorer {
     this.small.forEach(({ button }, n) => button.setAttribute("aria-pressed", n === chosen.head));
     this.title.say(this.named([kind, layer, head]));
     this.note.say(this.data.notes[this.model][chosen.head]);
+    this.down = HIGH * Math.min(2, this.data.length / Math.max(left.length, right.length)); // few words share the height
+    [...this.buttons, ...this.right].forEach((part, n) => part.setAttribute("transform", `translate(0 ${TOP + this.down * (n % this.data.length)})`));
     this.buttons.forEach((button, n) => {
       button.toggleAttribute("hidden", n >= left.length);
       button.setAttribute("aria-pressed", n === this.query);
@@ -126,7 +127,7 @@ class Explorer {
   }
 
   line({ weight, t, s }) {
-    const [from, to] = [t, s].map((n) => TOP + HIGH * n);
+    const [from, to] = [t, s].map((n) => TOP + this.down * n);
     const picked = t === this.query;
     return element("path", { d: `M${LEFT},${from} C${LEFT + 45},${from} ${RIGHT - 45},${to} ${RIGHT},${to}`, class: picked ? "picked" : "", style: `opacity: ${picked ? 0.25 + 0.75 * weight : 0.45 * weight}; stroke-width: ${1 + 4 * weight}` });
   }
