@@ -237,7 +237,7 @@ class Table:
             foreign, ours = (_alternatives(*pair) for pair in zip(before, parts, strict=False))
             self.rows += ((*names, parts[2]) for names in zip(foreign, ours, strict=True))
 
-    def entries(self, ours: Collection[str], without_prefix: bool = False) -> Iterator[Entry]:
+    def entries(self, ours: Collection[str], without_prefix: bool) -> Iterator[Entry]:
         """Yield the entries of the parameters that `ours` names, alternatives included."""
         for foreign, own, kind in self.rows:
             if without_prefix:

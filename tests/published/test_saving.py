@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import safetensors
 from published_cases import CASES, RandomModel
+from safetensors.numpy import load_file
 
 import numformer as nf
 from numformer.published.loading import load_published
@@ -61,3 +62,8 @@ def test_a_vocabulary_of_letters_has_no_files_there(tmp_path):
     names = ["config.json", "generation_config.json", "model.safetensors"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert json.loads((tmp_path / names[1]).read_text())["max_length"] == 13
+
+
+def test_a_number_is_written_without_axes(tmp_path):
+    RandomModel("clip", CASES["clip"], np.float32).save(tmp_path)
+    assert load_file(tmp_path / "model.safetensors")["logit_scale"].shape == ()
