@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from numformer import settings
-from numformer.backend import to_host
 from numformer.errors import InputError
 from numformer.later import Pick, Similarity
 from numformer.layer import Array
@@ -104,7 +103,7 @@ class DualEncoder(Model):
     def embed_texts(self, ids: Array) -> Array:
         """ids (B, T) -> vectors (B, width). Raises InputError for a row without the end id."""
         x = self.texts.forward(ids)
-        is_end = to_host(ids == self.config.special.end)
+        is_end = ids == self.config.special.end
         if not (has_end := is_end.any(axis=-1)).all():
             rule, fix = f"a text has the end id, {self.config.special.end}", "Append it."
             raise InputError(rule, f"row {has_end.argmin()} without it", fix)

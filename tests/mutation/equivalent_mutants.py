@@ -24,6 +24,8 @@ A tag differs from the others; a method that a rank replaces has no defaults; a 
 Whether a tensor of a file wants a gradient is not looked at.
     published/pickles.py: 'NEWFALSE': True
     published/pickles.py: 'NEWTRUE': False
+A row of a table whose parameter a model lacks is not used.
+    published/images.py: range(config.registers or 1)
 Arrays of the host have no kernels.
     arithmetic.py: if (kernel := kernels_for(a).get('matmul'))
 Only the number of sources is looked at, not their length.

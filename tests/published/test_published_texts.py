@@ -304,6 +304,14 @@ def test_a_vit_without_a_head_names_no_pictures(tmp_path, call):
     assert (code, out) == (2, []) and "names a model that classifies images" in err[0]
 
 
+def test_a_warning_of_an_id_names_the_line_that_loads(tmp_path):
+    folder = published_texts.gpt2(tmp_path)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [7, 9999]}', encoding="utf-8")
+    with pytest.warns(UserWarning, match="ends a text with 9999") as warned:
+        nf.load(folder)
+    assert warned[0].filename == __file__
+
+
 @pytest.mark.filterwarnings("always:.* sets guidance_scale")
 def test_settings_of_generation_are_read_or_warned_of(tmp_path, call):
     """End ids and lengths of generation_config.json; unsupported ones are named in one line."""
