@@ -151,13 +151,14 @@ def test_impossible_flags_are_refused_without_a_trace(refuse, monkeypatch):
         "--run full --attention a.png": ["one text", "0 with --input"],
         "--top-k 3": ["for a trained model", "no --run"],
         "--warm-up 3": ["is --warmup meant?"],
-        "--epochs 3": ["a set of pairs", "copy_task, which draws at random", "Use --steps"],
-        "--epochs 0": ["--epochs is at least 1; received 0"],
-        "--epochs 3 --steps 3": ["without --steps; received both"],
-        "--epochs 3 --resume": ["without --resume; received both"],
-        "--epochs 3 --quick": ["without --quick; received both"],
+        "--epochs 3 --steps 3": ["unrecognized arguments: --epochs 3; is --steps meant?"],
     }.items():
         refuse(copying, flags, *words)
+    refuse(PAGES["images"].main, "--epochs 3", "--epochs 3; is --steps meant?")
+    refuse(PAGES["pairs"].main, "--epochs 0", "--epochs is at least 1; received 0")
+    for flag in ("--steps 3", "--resume", "--quick"):
+        without = f"without {flag.split()[0]}; received both"
+        refuse(PAGES["pairs"].main, f"--epochs 3 {flag}", without)
 
 
 def test_learned_positions_too_short_for_training_or_decoding_are_refused_at_the_start(data, call):

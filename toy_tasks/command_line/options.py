@@ -58,7 +58,7 @@ def parse_options(
         rule, fix = "--config is for a new run", "Leave out --config: a run keeps its settings."
         raise InputError(rule, "--resume, too", fix)
     if value("config") and not value("run"):
-        sources.append(config_file(parser, value("config"), value("preset")))
+        sources.append(config_file(parser, value("config"), explicit))
     run_config: object = {}
     if value("start") and not (value("run") or value("resume")):
         source, run_config = start_run(parser, value("start"), merge(sources))

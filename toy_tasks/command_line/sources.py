@@ -21,6 +21,9 @@ NOT_SAVED |= {"quiet", "epochs", "name", "top_k", "top_p", "count", "n_best", "e
 NOT_SAVED |= {"save_settings", "ensemble", "source", "reference", "run_config", "tree"}
 """Options that say nothing about a run, only how its program was called."""
 DATA_SETTINGS = "data", "demo", "language", "languages", "task"
+EXCLUSIVE = ("epochs", "steps"), ("epochs", "quick"), ("rate", "factor"), ("data", "demo")
+EXCLUSIVE += (("words", "subwords"),)
+"""Settings of which a run has one or the other."""
 VOCABULARY_SETTINGS = {"words", "hole", "subwords", "vocabulary", "cased"}
 
 
@@ -37,11 +40,13 @@ def merge(sources: Iterable[Source]) -> dict[str, object]:
     return dict(ChainMap(*(source.settings for source in sources)))
 
 
-def config_file(parser: Parser, path: Path, preset: str | None) -> Source:
+def config_file(parser: Parser, path: Path, explicit: Mapping[str, object]) -> Source:
     """The flags in the file of --config: FILE.toml, or the config.json of a run or its folder.
 
-    Raises InputError for an entry that is no flag of this program, or a run with another --preset.
+    The `explicit` settings of the command line replace those of the file that they exclude. Raises
+    InputError for an entry that is no flag of this program, or a run with another --preset.
     """
+    preset = explicit.get("preset")
     if path.is_dir():
         path /= "config.json"
     text = read_text(path, "Name a file of flags, FILE.toml, or a run's config.json.")
@@ -53,7 +58,11 @@ def config_file(parser: Parser, path: Path, preset: str | None) -> Source:
                 raise ValueError(f"it holds all the flags of a run: leave out --preset {preset}")
         else:
             values = {name: _beside(path, v) if name == "data" else v for name, v in values.items()}
-        return Source(f"--config {path}", parser.read_values(values))
+        pairs = [pair for one, two in EXCLUSIVE for pair in ((one, two), (two, one))]
+        excluded = {other for name, other in pairs if name in explicit}
+        settings = parser.read_values(values).items()
+        kept = {name: value for name, value in settings if name not in excluded}
+        return Source(f"--config {path}", kept)
     except (ValueError, AttributeError, RecursionError) as problem:
         raise InputError(
             "a file of flags has their names and values, as in steps = 500",

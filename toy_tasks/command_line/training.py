@@ -50,10 +50,7 @@ def train_task(
     ranks but 0 exit here; pass `exit_other_ranks` as False if another run follows.
     """
     if getattr(options, "epochs", None):
-        if not (length := epoch_length(task)):
-            rule, fix = "--epochs needs a task with a set of pairs to train on", "Use --steps."
-            raise InputError(rule, f"{options.program}, which draws at random", fix)
-        options.steps = math.ceil(options.epochs * length)
+        options.steps = math.ceil(options.epochs * epoch_length(task))
     xp = find_backend(options.backend)
     ranks = ranks_for(options.parallel, options.timeout)
     options.parts = options.parts or min(max(default_parts(xp), ranks.size), options.batch_size)
