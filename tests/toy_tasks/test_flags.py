@@ -90,7 +90,8 @@ def test_saved_settings_are_those_of_the_command(name, succeed, refuse):
     flags += {"shakespeare": " --preset hour --rate 0.01", "write": " --data a.txt"}.get(name, "")
     main = main_of(name)
     assert succeed(main, f"{flags} --save-settings new/a.toml") == ["settings: new/a.toml"]
-    refuse(main, f"{flags} --save-settings new/a.toml", "to a new file; received new/a.toml")
+    refuse(main, f"{flags} --save-settings new/a.toml", "to a new FILE.toml; received new/a.toml")
+    refuse(main, f"{flags} --save-settings a.json", "to a new FILE.toml; received a.json")
     with contextlib.chdir("new"):
         succeed(main, "--config a.toml --save-settings b.toml")
         text = Path("a.toml").read_text()
@@ -98,6 +99,9 @@ def test_saved_settings_are_those_of_the_command(name, succeed, refuse):
     if "--data" in flags:  # such a file moves together with the data beside it
         succeed(main, f"{flags} --save-settings beside.toml")
         assert text.replace(f"{Path.cwd()}/", "") == Path("beside.toml").read_text()
+        with contextlib.chdir("new"):
+            succeed(main, "--config ../beside.toml --save-settings c.toml")
+            assert Path("c.toml").read_text() == text
     assert ("epochs = 3" in text) == (name == "pairs") == ("steps = " not in text)
 
 

@@ -30,6 +30,7 @@ from toy_tasks.command_line import exit_code
 from toy_tasks.text_to_text import sequences
 
 FILES = {"config.json", "metrics.jsonl", "last.safetensors", "best.safetensors"}
+FILES |= {"result.json"}
 
 
 def test_a_quick_run_of_a_program():
@@ -139,7 +140,7 @@ def test_impossible_flags_are_refused_without_a_trace(refuse, monkeypatch):
     for name in ("file", "full/thesis.txt"):
         Path(name).write_text("years of work")
     for flags, words in {
-        "--out file": ["new or empty", "received file"],
+        "--out file": ["names a folder; received file, which is none"],
         "--out full": ["new or empty; received full", "--resume"],
         "--backend cupy": ["NVIDIA GPU", "--backend numpy"],
         "--d-model 10 --heads 4": ["multiple of heads; received d_model 10, heads 4"],

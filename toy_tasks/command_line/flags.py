@@ -76,9 +76,7 @@ def build_parser(
     return parser
 
 
-def _add_training_flags(
-    parser: Parser, is_study: bool, by_tokens: bool, has_epochs: bool
-) -> None:
+def _add_training_flags(parser: Parser, is_study: bool, by_tokens: bool, has_epochs: bool) -> None:
     add = parser.add_argument
     add("--steps", type=integer, default=1000, help="training steps")
     if has_epochs:
@@ -114,7 +112,8 @@ mpiexec started (default: the ranks, if there are any)"""
     add("--evaluate-every", type=integer, default=250, help="steps between two evaluations")
     about = "evaluate, save and end after M minutes, including those before --resume"
     add("--minutes", type=float, metavar="M", help=about)
-    about = "end after N evaluations in a row without improvement"
+    about = """end after N evaluations in a row that are no better than the best before; of equal
+ones the lower held-out loss is better (the latest of equal ones is kept)"""
     add("--patience", type=integer, metavar="N", help=about)
     add("--backend", choices=BACKENDS, default=default_backend(), help="where to compute")
     about = "run folder (default: the next free one under runs/)"

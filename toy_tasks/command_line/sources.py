@@ -56,7 +56,7 @@ def config_file(parser: Parser, path: Path, explicit: Mapping[str, object]) -> S
             values = values["options"]
             if preset and values.get("preset") != preset:
                 raise ValueError(f"it holds all the flags of a run: leave out --preset {preset}")
-        else:
+        if path.suffix != ".json":
             values = {name: _beside(path, v) if name == "data" else v for name, v in values.items()}
         pairs = [pair for one, two in EXCLUSIVE for pair in ((one, two), (two, one))]
         excluded = {other for name, other in pairs if name in explicit}
@@ -105,9 +105,17 @@ def start_run(parser: Parser, run: Path, settings: Mapping[str, object]) -> tupl
 def resumed_run(parser: Parser, folder: Path) -> Source:
     """The settings that the run in a folder was started with.
 
-    Raises InputError for a folder that is not a run's, or with settings that no flags can set.
+    Raises InputError for a folder that is not a run's, for a run of another program, and for
+    settings that no flags can set.
     """
-    options = run_folders.read_config(folder).get("options")
+    config = run_folders.read_config(folder)
+    options, task = config.get("options"), run_folders.task_of(config)
+    if task not in (None, parser.prog.rpartition(".")[2]):
+        raise InputError(
+            "a run is resumed by the script that began it",
+            f"{folder}, a run of {task}",
+            f"Use python -m toy_tasks.{task}, or name another folder with --out.",
+        )
     try:
         values, defaults = parser.earlier_defaults | options, parser.defaults()
         names = defaults.keys() & values.keys() - NOT_SAVED - {"backend"}
