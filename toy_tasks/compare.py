@@ -46,7 +46,8 @@ LOSS = "held_out_loss"
 class Run:
     """The content of a run folder: settings by name, the lines of metrics.jsonl, the metric's name.
 
-    `best` is the line of the best evaluation, empty before the first evaluation.
+    `best` is the line of the best evaluation, empty before the first evaluation. `result` has the
+    measures on the test set, if the run has saved them.
     """
 
     folder: Path
@@ -54,6 +55,7 @@ class Run:
     lines: list[dict]
     best: dict
     metric: str
+    result: dict
 
     def curve(self, name: str, training: bool) -> dict[int, float]:
         """The values of `name` by step, from the lines of training or of evaluation."""
@@ -97,7 +99,11 @@ def read_run(folder: Path) -> Run:
         measures = [n for line in lines if "gradient_norm" not in line for n in line]
         others = [name for name in measures if name not in ("step", "seconds", LOSS)]
         metric = saved.get("metric") or next(iter(others), LOSS)  # guessed for an older run
-        return Run(folder, {"task": as_one_line(task)} | settings, lines, best, metric)
+        path = folder / run_folders.RESULT
+        result = run_folders.read_config(folder, path.name) if path.exists() else {}
+        result = {n: v for n, v in result.items() if type(v) in (int, float)}
+        result = {n: v for n, v in result.items() if n not in ("seed", "seconds")}
+        return Run(folder, {"task": as_one_line(task)} | settings, lines, best, metric, result)
     except (*run_folders.UNREADABLE, AttributeError, OverflowError) as problem:
         message = problem.strerror if isinstance(problem, OSError) else problem
         raise InputError(
@@ -156,7 +162,9 @@ def run_rows(runs: list[Run]) -> list[list[str]]:
     """The names of the columns, then a row for each run."""
     names = differing_settings(runs)
     measures = [*dict.fromkeys(run.metric for run in runs if run.metric != LOSS), LOSS]
-    rows = [["run", *names, "seed", "kept at step", *measures, "steps taken", "seconds"]]
+    results = [*dict.fromkeys(name for run in runs for name in run.result)]
+    head = ["run", *names, "seed", "kept at step", *measures, *(f"test {name}" for name in results)]
+    rows = [[*head, "steps taken", "seconds"]]
     for run in runs:
         steps, planned_steps = max(line["step"] for line in run.lines), run.settings["steps"]
         seconds = [line["seconds"] for line in run.lines if "seconds" in line]
@@ -166,6 +174,7 @@ def run_rows(runs: list[Run]) -> list[list[str]]:
             as_one_line(run.settings["seed"]),
             as_one_line(run.best.get("step", "-")),
             *(f"{run.best[name]:.4f}" if name in run.best else "-" for name in measures),
+            *(f"{run.result[name]:.5g}" if name in run.result else "-" for name in results),
             f"{steps}" if steps >= planned_steps else f"{steps} of {planned_steps}",
             f"{max(seconds):.1f}" if seconds else "-",
         ]

@@ -186,7 +186,7 @@ def read_data(options: argparse.Namespace) -> dict[str, list[Pair]]:
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of this program. Raises InputError if they contradict each other."""
-    parser = build_parser("pairs", DESCRIPTION, Transformer, **DEFAULTS)
+    parser = build_parser("pairs", DESCRIPTION, Transformer, has_epochs=True, **DEFAULTS)
     add = parser.add_argument
     add(
         "--data",

@@ -100,7 +100,8 @@ def error_rates(text: Transduction, texts, answers, right) -> dict[str, Measure]
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of this program."""
-    parser = build_parser("pronounce", DESCRIPTION, Transformer, "--word", **DEFAULTS)
+    keywords = dict(has_epochs=True, **DEFAULTS)
+    parser = build_parser("pronounce", DESCRIPTION, Transformer, "--word", **keywords)
     parser.add_argument("--language", default="fre", help="the language to learn")
     about = "a folder with LANG_train.tsv, _dev and _test; with --run, a file to evaluate on"
     parser.add_argument("--data", type=any_path, metavar="DIR|TEST.tsv", help=about)

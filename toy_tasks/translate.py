@@ -126,7 +126,7 @@ HELP = {
 
 def program_parser() -> Parser:
     """The parser of translate's flags: those that `build_parser` adds, and translate's own."""
-    special = dict(input_flag="--text", presets=PRESETS, by_tokens=True)
+    special = dict(input_flag="--text", presets=PRESETS, by_tokens=True, has_epochs=True)
     parser = build_parser("translate", DESCRIPTION, Transformer, **special, **DEFAULTS)
     add = parser.add_argument
     add("--data", type=any_path, metavar="DIR|FILE.tsv", help=HELP["data"])

@@ -7,6 +7,7 @@ python -m numformer.gradient_check --elementwise linear/weight
 """
 
 import argparse
+import difflib
 import functools
 import importlib
 import os
@@ -172,7 +173,8 @@ def main(arguments: list[str] | None = None) -> int:
             return 0 if _print_elementwise(cases, options.elementwise, xp) else 1
         selected = {name: case for name, case in cases.items() if options.only in name}
         if not selected:
-            raise InputError("--only matches a case", options.only, f"Cases: {', '.join(cases)}.")
+            nearest = ", ".join(difflib.get_close_matches(options.only, cases, 5, 0))
+            raise InputError("--only matches a case", options.only, f"Nearest: {nearest}.")
         started = time.perf_counter()
         rows = _print_rows(
             selected, xp, () if options.run else SCALES

@@ -85,11 +85,13 @@ def _require_same_settings(last: Path, metadata: dict, model: type[Model], setti
             f"{last}, which holds a model but not the state of a run",
             "Start a new run.",
         )
-    if metadata.get("task") != settings["task"]:
+    if (saved := metadata.get("task")) != (task := settings["task"]):
+        saved = saved if isinstance(saved, dict) else {}
+        others = [name for name in saved | task if saved.get(name) != task.get(name)]
         raise InputError(
             "a run is resumed on the task and the data that it was started with",
-            "another task, or data with other symbols",
-            "Name the folder of a run of this task, or start a new run.",
+            f"a task whose {', '.join(others)} differ from those of {last.parent}",
+            "Restore them, name the folder of a run of this task, or start a new run.",
         )
     config = read_config(last, metadata, model)
     try:

@@ -80,7 +80,8 @@ class Schedule:
     """How long a run trains, and how often it reports (in steps).
 
     The run ends early after `minutes` of training in all, or after `patience` evaluations in a row
-    that are not better than the best before them. An equal result is not better.
+    that are not better than the best before them. An equal result is better only if its
+    "held_out_loss", if recorded, is lower.
     """
 
     steps: int
@@ -104,7 +105,7 @@ class Schedule:
             return f"after {counted(self.minutes, 'minute')} of training"
         if self.patience and len(since := trainer.since_progress()) > self.patience:
             worse, step = len(since) - 1, since[0]["step"]
-            return f"{counted(worse, 'evaluation')} without improvement since step {step}"
+            return f"{counted(worse, 'evaluation')} no better than the one at step {step}"
         return ""
 
 

@@ -193,7 +193,7 @@ class Trainer:
         return BrokenNumbers(
             f"step {step}: loss {loss}, gradient norm {norm}; NaN or infinity first appears in "
             f"{place}. The weights are as they were before the step; saved files are intact. "
-            f"Start again with a smaller --factor or a --clip-norm{others}."
+            f"Start again with a lower rate (--rate or --factor) or a --clip-norm{others}."
         )
 
     def _require_finite_weights(self) -> None:
@@ -202,7 +202,7 @@ class Trainer:
             broken = broken_parameter(self.model.named_parameters())
             raise BrokenNumbers(
                 f"step {self.step}: its update made {broken} NaN or infinite. Saved files are "
-                "intact. Start again with a smaller --factor."
+                "intact. Start again with a lower rate (--rate or --factor)."
             )
 
     # Measuring
@@ -242,7 +242,7 @@ class Trainer:
         except BrokenNumbers as problem:
             raise BrokenNumbers(
                 f"step {self.step}: the evaluation's {problem}, although every weight is finite. "
-                "Saved files are intact. Start again with a smaller --factor."
+                "Saved files are intact. Start again with a lower rate (--rate or --factor)."
             ) from None
         self.evaluations.append({"step": self.step, **results})
         self._write(self.evaluations[-1])
@@ -258,10 +258,13 @@ class Trainer:
         return new >= best if self.task.higher_is_better else new <= best
 
     def since_progress(self) -> list[dict]:
-        """Return the best evaluation (of equal ones, the earliest) and all evaluations after it."""
-        values = [evaluation[self.task.metric] for evaluation in self.evaluations]
-        best = max if self.task.higher_is_better else min
-        return self.evaluations[values.index(best(values)) :] if values else []
+        """Return the best evaluation and all evaluations after it.
+
+        Of equal ones the one with the lowest held-out loss is the best, then the earliest.
+        """
+        sign = -1 if self.task.higher_is_better else 1
+        values = [(sign * e[self.task.metric], e.get("held_out_loss", 0)) for e in self.evaluations]
+        return self.evaluations[values.index(min(values)) :] if values else []
 
     def _write(self, line: dict) -> None:
         self.files.write(line | {"seconds": round(self.seconds, 2)})

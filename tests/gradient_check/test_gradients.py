@@ -346,7 +346,8 @@ def test_the_command_as_a_user_runs_it(own):
         ("own_layers:nothing", "nothing to check in nothing"),
         ("own_layers:right --elementwise right/absent", "right has the tensors x, scale, shift"),
         ("own_layers:right --elementwise absent/x", "The cases are: right."),
-        ("own_layers:right --only absent", "Cases: right."),
+        ("own_layers:right --only absent", "Nearest: right."),
+        ("--only layer_nrom", "Nearest: layer_norm, "),
         ("--elementwise linear/x --only linear", "--only linear as well"),
     ],
 )

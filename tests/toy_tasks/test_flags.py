@@ -65,6 +65,23 @@ def test_flags_come_from_a_file_or_a_run_and_those_of_the_command_line_win(call)
         assert without_seconds(Path(out)) == without_seconds(Path("a"))
 
 
+def test_a_flag_of_the_command_line_replaces_those_of_a_file_that_it_excludes():
+    for file, flags, replaced in [
+        ("epochs = 3", "--steps 5", "epochs"),
+        ("epochs = 3", "--quick", "epochs"),
+        ("quick = true", "--epochs 3", "quick"),
+        ("rate = 0.1", "--factor 3", "rate"),
+        ("factor = 3", "--rate 0.1", "factor"),
+        ('data = "b.tsv"', "--demo dates", "data"),
+        ("subwords = 99", "--words", "subwords"),
+    ]:
+        data = "" if "demo" in flags else '\ndata = "a.tsv"'
+        Path("a.toml").write_text(f"{file}{data}\nheads = 3")
+        read = pairs.read_options(f"--config a.toml {flags}".split())
+        default = pairs.read_options(["--demo", "dates"])
+        assert read.heads == 3 and getattr(read, replaced) == getattr(default, replaced), file
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_saved_settings_are_those_of_the_command(name, succeed, refuse):
     """The command with --config has the same settings, on the same data, in any folder."""
@@ -73,7 +90,8 @@ def test_saved_settings_are_those_of_the_command(name, succeed, refuse):
     flags += {"shakespeare": " --preset hour --rate 0.01", "write": " --data a.txt"}.get(name, "")
     main = main_of(name)
     assert succeed(main, f"{flags} --save-settings new/a.toml") == ["settings: new/a.toml"]
-    refuse(main, f"{flags} --save-settings new/a.toml", "to a new file; received new/a.toml")
+    refuse(main, f"{flags} --save-settings new/a.toml", "to a new FILE.toml; received new/a.toml")
+    refuse(main, f"{flags} --save-settings a.json", "to a new FILE.toml; received a.json")
     with contextlib.chdir("new"):
         succeed(main, "--config a.toml --save-settings b.toml")
         text = Path("a.toml").read_text()
@@ -81,6 +99,9 @@ def test_saved_settings_are_those_of_the_command(name, succeed, refuse):
     if "--data" in flags:  # such a file moves together with the data beside it
         succeed(main, f"{flags} --save-settings beside.toml")
         assert text.replace(f"{Path.cwd()}/", "") == Path("beside.toml").read_text()
+        with contextlib.chdir("new"):
+            succeed(main, "--config ../beside.toml --save-settings c.toml")
+            assert Path("c.toml").read_text() == text
     assert ("epochs = 3" in text) == (name == "pairs") == ("steps = " not in text)
 
 

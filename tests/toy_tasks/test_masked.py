@@ -77,7 +77,7 @@ def test_a_text_is_learned_from_both_sides_and_from_one(call, succeed):
     loss = float(re.fullmatch(figures, out[-1])[1])
     run = Path("runs/masked-text")
     names = {"best.safetensors", "last.safetensors", "config.json", "metrics.jsonl", "loss.png"}
-    assert {*os.listdir(run)} == names | {"attention.png", "one-side"}
+    assert {*os.listdir(run)} == names | {"attention.png", "one-side", "result.json"}
     assert {*os.listdir(run / "one-side")} == names
     trained = numformer.load(run)
     assert trained.metadata["best"]["held_out_loss"] == pytest.approx(loss, abs=1e-4)

@@ -11,9 +11,12 @@ import pytest
 
 import numformer
 from tests.toy_tasks.small import program
+from toy_tasks import compare
+from toy_tasks.command_line import run_folders
 from toy_tasks.data.dates import dates, in_words, ordinal
 from toy_tasks.data.splits import split_pairs
 from toy_tasks.pairs import SPLITS, PairsTask, main
+from toy_tasks.text_to_text.transduction import print_examples
 
 TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --steps 3 --parts 1"
 LINES = [f"{word} {number}\t{number}-{word}" for word in ("ab", "ba", "c") for number in range(30)]
@@ -62,6 +65,15 @@ def test_what_is_held_out_and_measured_are_the_development_pairs():
     assert task.evaluate(None) == {"exact_match": 1.0, "symbol_error_rate": 0.0}
 
 
+def test_the_wrong_answers_with_the_most_edits_are_printed(capsys):
+    test = [("a", ("x",)), ("b", ("xxx",)), ("c", ("xxxxxy",)), ("d", ("y",))]
+    data = {"train": [("abcd", "xy")], "dev": [("a", "x")], "test": [("a", "x")]}
+    (task := PairsTask(data, 1, 1)).test = test
+    print_examples(task, ["", "", "yyyyyy", "y"])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines if "WRONG," in line] == ["c", "b", "a"]
+
+
 def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, succeed, refuse):
     several = [*LINES, LINES[0], "c 5\tfive", "c 7\tseven"]
     write(own=several)
@@ -81,6 +93,10 @@ def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, succeed, refus
     assert sum(map(int, counts.groups())) == 92
     assert "target" not in out[-2] and re.fullmatch(r"exact match \d\.\d{4}", out[-1])
     assert Path("runs/pairs-own/attention.png").exists()
+    result = run_folders.read_config(Path("runs/pairs-own"), "result.json")
+    assert [f"symbol error rate {result['symbol_error_rate']:.2f}", out[-1]] == out[-2:]
+    line = "test", "symbol_error_rate", f"{result['symbol_error_rate']:.5g}"
+    assert line in [(*line.split(),) for line in succeed(compare.main, "runs/pairs-own")]
     code, out, err = call(main, "--run runs/pairs-own --input abq --attention a.png")
     assert (code, len(out), err) == (0, 1, ["note: training never saw 'q' (in 'abq')"])
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")

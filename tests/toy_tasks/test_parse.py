@@ -1,6 +1,5 @@
 """Parsing: the grammar and its best parses, the data, the program."""
 
-import dataclasses
 import math
 import os
 from pathlib import Path
@@ -288,9 +287,7 @@ def test_each_part_of_the_data_has_its_figures(monkeypatch, tmp_path):
 
 @pytest.fixture
 def studied(monkeypatch):
-    """The page with two rows, short outputs, and no picture of each run."""
-    rows = {row: parse.STUDY.rows[row] for row in ("Transformer 32000", "recurrent 500")}
-    monkeypatch.setattr(parse, "STUDY", dataclasses.replace(parse.STUDY, rows=rows))
+    """The page with short outputs, and no picture of each run."""
     monkeypatch.setattr(parse, "EXTRA_SYMBOLS", 9)
     monkeypatch.setattr("toy_tasks.command_line.training.loss_curve", lambda *how: None)
 
@@ -312,9 +309,9 @@ def test_parsing_is_studied_and_used(studied, succeed, call, refuse):
         "best parse",
     ]
     assert [line.split()[0] for line in out[-3:]] == ["ceiling", "well", "F1"]
-    kinds = [load(folder / name).model for name in ("Transformer-32000-1", "recurrent-500-1")]
+    kinds = [load(folder / name).model for name in ("Transformer-320-1", "recurrent-320-1")]
     assert [*map(type, kinds)] == [Transformer, RecurrentEncoderDecoder]
-    use = f"--run {folder}/Transformer-32000-1"
+    use = f"--run {folder}/Transformer-320-1"
     code, out, err = call(
         parse.main, f"{use} --tree tree.png --attention map.png --input", "the dog saw a ragbag"
     )
@@ -330,19 +327,31 @@ def test_parsing_is_studied_and_used(studied, succeed, call, refuse):
 
 def test_a_treebank_is_learned_without_a_ceiling(studied, succeed, refuse, monkeypatch):
     treebank("bank", SECTIONS)
-    monkeypatch.setattr(parse, "TRAIN_SENTENCES", 10)
-    for row, sentences in {"Transformer 32000": 10, "recurrent 500": 5}.items():
-        monkeypatch.setitem(parse.STUDY.rows[row], "sentences", sentences)
     out = succeed(parse.main, f"{TINY} --data bank --no-plots")
     assert not any("ceiling" in line or "best parse" in line for line in out)
     assert out[-1].startswith("F1 ")
-    for name, count in {"Transformer-32000-1": 20, "recurrent-500-1": 5}.items():
+    for name in ("Transformer-20-1", "recurrent-20-1"):
         metadata = load(Path("runs/parse-quick", name)).metadata
-        assert task_of(metadata)["count"] == count  # the row with most has all
+        assert task_of(metadata)["count"] == 20
     Path("bank/wsj_0300.mrg").write_text("(S")
     parse.treebank_data.cache_clear()
     refuse(parse.main, f"{TINY} --data bank", "bank/wsj_0300.mrg: every bracket is closed")
     refuse(parse.main, f"{TINY} --data absent", "section 02 of the Penn Treebank, for train")
+
+
+@pytest.mark.parametrize(
+    ("total", "steps"),
+    [
+        (300, {300: 2000}),
+        (501, {501: 4000, 500: 2000}),
+        (8000, {8000: 8000, 2000: 4000, 500: 2000}),
+        (40000, {40000: 22000, 8000: 8000, 2000: 4000, 500: 2000}),
+    ],
+)
+def test_rows_have_the_sentences_that_there_are_each_number_once(total, steps):
+    rows = parse.rows_for(total)
+    assert {r["sentences"]: r["steps"] for row, r in rows.items() if "Tr" in row} == steps
+    assert [*rows] == [f"{model} {count}" for count in steps for model in parse.MODELS]
 
 
 def test_the_transformer_is_judged_by_the_ceiling():

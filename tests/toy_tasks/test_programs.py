@@ -30,6 +30,7 @@ from toy_tasks.command_line import exit_code
 from toy_tasks.text_to_text import sequences
 
 FILES = {"config.json", "metrics.jsonl", "last.safetensors", "best.safetensors"}
+FILES |= {"result.json"}
 
 
 def test_a_quick_run_of_a_program():
@@ -139,7 +140,7 @@ def test_impossible_flags_are_refused_without_a_trace(refuse, monkeypatch):
     for name in ("file", "full/thesis.txt"):
         Path(name).write_text("years of work")
     for flags, words in {
-        "--out file": ["new or empty", "received file"],
+        "--out file": ["names a folder; received file, which is none"],
         "--out full": ["new or empty; received full", "--resume"],
         "--backend cupy": ["NVIDIA GPU", "--backend numpy"],
         "--d-model 10 --heads 4": ["multiple of heads; received d_model 10, heads 4"],
@@ -151,13 +152,14 @@ def test_impossible_flags_are_refused_without_a_trace(refuse, monkeypatch):
         "--run full --attention a.png": ["one text", "0 with --input"],
         "--top-k 3": ["for a trained model", "no --run"],
         "--warm-up 3": ["is --warmup meant?"],
-        "--epochs 3": ["a set of pairs", "copy_task, which draws at random", "Use --steps"],
-        "--epochs 0": ["--epochs is at least 1; received 0"],
-        "--epochs 3 --steps 3": ["without --steps; received both"],
-        "--epochs 3 --resume": ["without --resume; received both"],
-        "--epochs 3 --quick": ["without --quick; received both"],
+        "--epochs 3 --steps 3": ["unrecognized arguments: --epochs 3; is --steps meant?"],
     }.items():
         refuse(copying, flags, *words)
+    refuse(PAGES["images"].main, "--epochs 3", "--epochs 3; is --steps meant?")
+    refuse(PAGES["pairs"].main, "--epochs 0", "--epochs is at least 1; received 0")
+    for flag in ("--steps 3", "--resume", "--quick"):
+        without = f"without {flag.split()[0]}; received both"
+        refuse(PAGES["pairs"].main, f"--epochs 3 {flag}", without)
 
 
 def test_learned_positions_too_short_for_training_or_decoding_are_refused_at_the_start(data, call):

@@ -46,7 +46,8 @@ def test_a_run_on_other_data_is_refused(old, new, data, succeed, refuse):
     succeed(pronounce.main, f"{RUN} --language toy --data words")
     for path in data.iterdir():
         path.write_text(path.read_text().replace(old, new))
-    refuse(pronounce.main, "--resume --language toy", "data that it was started with", tells=True)
+    differ = "received a task whose data differ from those of runs/pronounce-toy"
+    refuse(pronounce.main, "--resume --language toy", differ, tells=True)
 
 
 def test_a_resumed_run_keeps_its_settings_and_its_script(call, refuse):
@@ -56,7 +57,8 @@ def test_a_resumed_run_keeps_its_settings_and_its_script(call, refuse):
         here = f"here {flag.strip('-').replace('-', '_')} = "
         refuse(copying, f"--resume {flags}", here, f"Leave out {flag}")
     words = "a run of copy_task", "python -m toy_tasks.copy_task"
-    refuse(main_of("sort"), "--resume --out runs/copy_task", *words)
+    for other in ("sort", "write"):
+        refuse(main_of(other), "--resume --out runs/copy_task", *words)
 
 
 def test_a_damaged_config_json_is_refused(refuse):
@@ -109,7 +111,7 @@ def first_weights(monkeypatch):
 
 def write_pairs(name: str, letters: str) -> None:
     words = [f"{a}{b}{n}" for a in letters for b in letters for n in range(9)]
-    Path(name).write_text("".join(f"{word}\t{word[::-1]}\n" for word in words))
+    Path(name).write_text("".join(f"{word}\t{word[-1]}0\n" for word in words))
 
 
 def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(succeed, call, first_weights):
@@ -136,17 +138,16 @@ def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(succeed, call, 
 
 def test_every_kind_of_text_begins_with_the_weights_of_a_run(succeed, refuse, first_weights):
     Path("a.txt").write_text(TEXT)
-    Path("b.txt").write_text(TEXT.replace("she sells", "he tells"))
+    Path("b.txt").write_text(TEXT.replace("she sells", "he sells"))
+    Path("t.txt").write_text(TEXT.replace("she sells", "he tells"))
     for main, name, parts in (
         (write.main, "write-a", ("",)),
         (masked.main, "masked-a", ("", "/one-side")),
     ):
         flags = "--context 8 --steps 1 --no-plots"
         succeed(main, f"{TINY} {flags} --data a.txt")
-        out = succeed(main, f"{flags} --data b.txt --start runs/{name}")
-        assert (
-            f"runs/{name} lacks the vocabulary symbols 't'; each becomes the unknown symbol" in out
-        )
+        succeed(main, f"{flags} --data b.txt --start runs/{name}")
+        refuse(main, f"{flags} --data t.txt --start runs/{name}", "the vocabulary symbols 't'.")
         for part in parts:
             started, _ = load_model(Path(f"runs/{name}{part}/best.safetensors"))
             assert_same_weights(first_weights[f"runs/{name[:-1]}b{part}"], started.state_dict())
@@ -174,5 +175,8 @@ def test_start_names_what_does_not_fit_the_run(call, refuse):
         (copying, f"--run runs/copy_task --input 1 {copied}", "received --start"),
     ):
         refuse(main, flags, *words)
+    Path("t.tsv").write_text(Path("a.tsv").read_text().replace("\t80", "\t8!"))
+    lacks = "every symbol of this data; received runs/pairs-a lacks the target symbols '8!'."
+    refuse(pairs.main, "--data t.tsv --start runs/pairs-a", lacks, tells=True)
     strange = "--data z.tsv --start runs/pairs-a"
     refuse(pairs.main, strange, "runs/pairs-a, which has none of the source symbols", tells=True)

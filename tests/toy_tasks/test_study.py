@@ -19,7 +19,7 @@ from numformer.models import Config, Transformer
 from tests.equal_runs import without_seconds
 from tests.toy_tasks.small import RUN, SHORT, copying, few_held_out
 from toy_tasks import compare
-from toy_tasks.command_line import run_folders, settings_from, study, study_runs
+from toy_tasks.command_line import run_folders, settings_from, study
 from toy_tasks.reports import charts
 from toy_tasks.reports.tables import mean_and_range
 from toy_tasks.text_to_text.sequences import DEFAULTS, SequenceTask
@@ -117,6 +117,7 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, re
     for name in names:
         assert numformer.load(f"runs/norms/{name}").model.config.norm == name.partition("-")[0]
     out = succeed(compare.main, "runs/norms")
+    assert any("test total" in line for line in out)
     assert any("row pre" in line for line in out) and all(
         line.split()[:1] != ["norm"] for line in out
     )
@@ -124,7 +125,7 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, re
     # A study has --seeds, also called --seed.
     answers = [call(norms, use + seed)[:2] for seed in ("", " --seed 1", " --seed 5")]
     assert answers[2][0] == 0 and answers[0] == answers[1] != answers[2]
-    refuse(copying, "--resume --out runs/norms", "which belongs to a study")
+    refuse(copying, "--resume --out runs/norms", "runs/norms, a run of norms. Use")
 
 
 def test_a_quiet_run_or_study_shows_its_result_but_no_progress(call):
@@ -156,10 +157,10 @@ def test_a_stopped_study_has_saved_and_goes_on_to_the_same_bits(call, succeed):
     command = "python -m toy_tasks.norms --resume --out 'a b'"
     assert (code, err) == (130, [f"stopped, and every run is saved; go on with: {command}"])
     assert 3 <= run_folders.last_state(Path("a b/post-2"))["step"] <= 8
-    before = (Path("a b/post-1") / study_runs.RESULT).read_bytes()
+    before = (Path("a b/post-1") / run_folders.RESULT).read_bytes()
     out = succeed(norms, "--resume --out 'a b' --jobs 1")
     assert " of 4 runs to train" in out[0] and int(out[0].split()[2]) <= 2
-    assert (Path("a b/post-1") / study_runs.RESULT).read_bytes() == before
+    assert (Path("a b/post-1") / run_folders.RESULT).read_bytes() == before
     assert runs_of("a b") == runs_of("straight")
     out = succeed(norms, "--resume --out 'a b'")
     assert out[0] == "a b: finished, 4 runs trained" and out[-1] == "right 1.25"
@@ -205,7 +206,7 @@ def test_impossible_flags_are_refused_without_a_trace(succeed, refuse):
     succeed(norms, f"{TINY} --seeds 1 2 --out mine")
     saved = run_folders.read_config(Path("mine"))
     for name, changes in {
-        "other": {"study": {"name": "others", "rows": {}}},
+        "other": {"study": {"name": "norms", "rows": {}}},
         "junk": {"options": saved["options"] | {"seeds": [1, "two"]}},
         "damaged": {},
     }.items():

@@ -60,7 +60,7 @@ def test_broken_numbers_never_touch_the_weights(tmp_path, monkeypatch, place, va
     spoil(model, break_gradient)
     task = Copying(at={2: lambda: before.update(model.state_dict())})
     text = broken(model, tmp_path, task, clip_norm=clip)
-    assert text.endswith("with a smaller --factor or a --clip-norm.")
+    assert text.endswith("with a lower rate (--rate or --factor) or a --clip-norm.")
     assert text.startswith("step 2: loss ") and f"infinity first appears in {place}. " in text
     assert_same_weights(model.state_dict(), before)
     assert model.pending() == 0

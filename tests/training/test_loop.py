@@ -307,7 +307,7 @@ def test_a_run_ends_where_evaluations_bring_nothing_better(tmp_path, capsys):
     for resume in (False, True):
         run(tmp_path / "a", task=Copying(measures), patience=2, resume=resume, **settings)
         assert last(tmp_path / "a")[1]["step"] == 6
-        text = "ends here: 2 evaluations without improvement since step 4"
+        text = "ends here: 2 evaluations no better than the one at step 4"
         assert text in capsys.readouterr().out
     run(tmp_path / "a", task=Copying(measures[6:]), patience=3, resume=True, **settings)
     run(tmp_path / "b", task=Copying(measures), **settings)
@@ -338,7 +338,16 @@ def test_an_evaluation_equal_to_the_best_is_no_progress(
         assert (last(tmp_path / name)[1]["step"], found["step"]) == (ends_at, best)
     first = measures.index(measures[best - 1]) + 1
     evaluations = "1 evaluation" if ends_at - first == 1 else f"{ends_at - first} evaluations"
-    assert f"here: {evaluations} without improvement since step {first}" in capsys.readouterr().out
+    assert f"here: {evaluations} no better than the one at step {first}" in capsys.readouterr().out
+
+
+def test_of_equal_evaluations_one_with_a_lower_held_out_loss_is_progress(tmp_path, capsys):
+    task, losses = Copying([0.0] * 9), iter([3.0, 2.0, 2.5, 2.0])
+    evaluate = task.evaluate
+    task.evaluate = lambda model: evaluate(model) | {"held_out_loss": next(losses)}
+    _, found = run(tmp_path, task=task, steps=9, evaluate_every=1, patience=2)
+    assert found["step"] == 4  # the latest of equal ones is kept
+    assert "here: 2 evaluations no better than the one at step 2" in capsys.readouterr().out
 
 
 def test_patience_counts_evaluations_however_far_apart(tmp_path):

@@ -86,10 +86,11 @@ def load_run(
     pipeline, task = trained.text, task_of(trained.metadata).get("name")
     if kind and not isinstance(pipeline, kind):
         programs = (name for other, name in PROGRAMS.items() if isinstance(pipeline, other))
+        program = task if task in TASKS else next(programs)
         raise InputError(
-            f"{options.program} takes a model whose text pipeline is {kind.__name__}",
-            f"{options.run}, a model for {type(pipeline).__name__}",
-            f"Use python -m toy_tasks.{task if task in TASKS else next(programs)}.",
+            f"{options.program} takes its own runs, and models of the same kind",
+            f"{options.run}, a model for {program}",
+            f"Use python -m toy_tasks.{program}.",
         )
     if task and not options.program.endswith(f".{task}"):
         note(f"{options.run} is a run of {task}")

@@ -19,7 +19,8 @@ def start_vocabularies(
 ) -> tuple[Vocabulary, ...]:
     """The vocabularies of --start's run that the keywords `texts` name; () without --start.
 
-    Prints which symbols of the texts are unknown. A resumed run reads its own vocabularies.
+    Prints which symbols of the sources are unknown; raises InputError for other unknown symbols,
+    which the model could never write. A resumed run reads its own vocabularies.
     """
     if not options.start:
         return ()
@@ -44,7 +45,12 @@ def start_vocabularies(
             )
         if unknown:
             listing = " ".join(map(repr, unknown[:20])) + " ..." * (len(unknown) > 20)
-            print(f"{run} lacks the {name} symbols {listing}; each becomes the unknown symbol")
+            lack = f"{run} lacks the {name} symbols {listing}"
+            if name != "source":
+                rule = "--start takes a run that can write every symbol of this data"
+                fix = "Leave out what has them, or train without --start."
+                raise InputError(rule, lack, fix)
+            print(f"{lack}; each becomes the unknown symbol")
     return tuple(vocabularies[name] for name in texts)
 
 

@@ -44,6 +44,7 @@ def build_parser(
     presets: Mapping[str, dict] | None = None,
     is_study: bool = False,
     by_tokens: bool = False,
+    has_epochs: bool = False,
     **defaults,
 ) -> Parser:
     """The parser of a task's flags: general flags, and flags for its kind of model and the recipe.
@@ -51,7 +52,8 @@ def build_parser(
     `input_flag` is a second name for --input. `defaults` replace the flags' defaults, and so does
     the entry of `presets` that --preset names. A script of a study (`is_study`, see study.py) has
     --seeds and --jobs in place of --seed and --parts. With `by_tokens`, --max-tokens sets
-    `options.batch_size`.
+    `options.batch_size`. With `has_epochs`, the task has a set of pairs, and --epochs sets the
+    steps.
     """
     parser = Parser(
         prog=f"python -m toy_tasks.{name}",
@@ -66,7 +68,7 @@ def build_parser(
     if presets:
         about = "other defaults of the flags below; flags on the command line override them"
         parser.add_argument("--preset", choices=presets, help=about)
-    _add_training_flags(parser, is_study, by_tokens)
+    _add_training_flags(parser, is_study, by_tokens, has_epochs)
     pipelines = (pipeline for kind, pipeline in PIPELINES.items() if issubclass(model, kind))
     _add_answer_flags(parser, next(pipelines, None), input_flag)
     add_settings_flags(parser, model)
@@ -74,10 +76,10 @@ def build_parser(
     return parser
 
 
-def _add_training_flags(parser: Parser, is_study: bool, by_tokens: bool) -> None:
+def _add_training_flags(parser: Parser, is_study: bool, by_tokens: bool, has_epochs: bool) -> None:
     add = parser.add_argument
     add("--steps", type=integer, default=1000, help="training steps")
-    if not is_study:
+    if has_epochs:
         about = "passes over the training data, in place of --steps"
         add("--epochs", type=integer, metavar="E", help=about)
     if by_tokens:
@@ -110,7 +112,8 @@ mpiexec started (default: the ranks, if there are any)"""
     add("--evaluate-every", type=integer, default=250, help="steps between two evaluations")
     about = "evaluate, save and end after M minutes, including those before --resume"
     add("--minutes", type=float, metavar="M", help=about)
-    about = "end after N evaluations in a row without improvement"
+    about = """end after N evaluations in a row that are no better than the best before; of equal
+ones the lower held-out loss is better (the latest of equal ones is kept)"""
     add("--patience", type=integer, metavar="N", help=about)
     add("--backend", choices=BACKENDS, default=default_backend(), help="where to compute")
     about = "run folder (default: the next free one under runs/)"

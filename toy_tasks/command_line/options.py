@@ -58,7 +58,7 @@ def parse_options(
         rule, fix = "--config is for a new run", "Leave out --config: a run keeps its settings."
         raise InputError(rule, "--resume, too", fix)
     if value("config") and not value("run"):
-        sources.append(config_file(parser, value("config"), value("preset")))
+        sources.append(config_file(parser, value("config"), explicit))
     run_config: object = {}
     if value("start") and not (value("run") or value("resume")):
         source, run_config = start_run(parser, value("start"), merge(sources))
@@ -111,8 +111,8 @@ def saved_options(options: argparse.Namespace) -> dict:
 def _write_settings(options: argparse.Namespace) -> None:
     """Write the file of --save-settings: the settings of a run's config.json, as TOML."""
     path, saved = options.save_settings, saved_options(options)
-    if options.resume or os.path.lexists(path):
-        rule, received = "--save-settings writes the settings of a new run to a new file", path
+    if options.resume or os.path.lexists(path) or path.suffix != ".toml":
+        rule, received = "--save-settings writes the settings of a new run to a new FILE.toml", path
         raise InputError(rule, "--resume" if options.resume else received, "Change that.")
     if getattr(options, "epochs", None):  # the epochs determine the steps
         saved = saved | {"epochs": options.epochs, "steps": None}

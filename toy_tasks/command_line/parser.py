@@ -16,7 +16,7 @@ OTHER_PROGRAMS = {
     "--lr --learning-rate --max-lr --peak-rate": "--rate",
     "--dropout --drop --p-dropout": "--p-drop",
     "--batch --batch-tokens": "--batch-size --max-tokens",
-    "--epoch --num-epochs --max-epochs": "--epochs",
+    "--epochs --epoch --num-epochs --max-epochs": "--epochs --steps",
     "--max-steps --max-iters --iterations --train-steps": "--steps",
     "--hidden --hidden-size --dim --width --n-embd --embed-dim --emb-dim": "--d-model",
     "--ff --ffn --ff-size --ffn-dim --feed-forward": "--d-ff",

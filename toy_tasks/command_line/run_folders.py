@@ -11,6 +11,8 @@ from numformer.errors import InputError
 from numformer.runs.files import PARTIAL, write_atomically
 from numformer.runs.migrations import FORMAT, settings_from_4
 
+RESULT = "result.json"
+"""The file for the measures of a run on its test set."""
 UNREADABLE = OSError, LookupError, TypeError, ValueError, RecursionError
 UNREADABLE += (safetensors.SafetensorError,)
 """The errors that reading the metadata of a foreign or damaged file can raise."""
@@ -28,7 +30,8 @@ def new_folder(name: str, out: Path | None) -> Path:
             if out and out.is_dir():
                 return out
             if out and os.path.lexists(out):
-                raise _occupied(out) from None
+                fix = "Choose another name."
+                raise InputError("--out names a folder", f"{out}, which is none", fix) from None
             if not os.path.lexists(folder):
                 raise InputError(
                     "a run folder can be made and written",
@@ -36,14 +39,6 @@ def new_folder(name: str, out: Path | None) -> Path:
                     "Choose another folder with --out.",
                 ) from None
             number += 1
-
-
-def _occupied(out: Path) -> InputError:
-    return InputError(
-        "--out names a folder that is new or empty",
-        out,
-        "Choose another folder, or continue the run in it with --resume.",
-    )
 
 
 def runs_of(task: str) -> dict[Path, dict]:
@@ -55,7 +50,7 @@ def runs_of(task: str) -> dict[Path, dict]:
     for path in Path("runs").glob("*/config.json"):
         try:
             settings = read_config(path.parent)
-            name = settings.get("task") or settings.get("study", {}).get("name")
+            name = task_of(settings)
             # An older run names its task only in last.safetensors, not in config.json.
             if (name or last_state(path.parent)["task"]["name"]) == task:
                 runs.append((path.stat().st_mtime_ns, path.parent, dict(settings["options"])))
@@ -63,6 +58,11 @@ def runs_of(task: str) -> dict[Path, dict]:
             continue  # not a run, or a damaged run
     runs.sort(key=lambda run: run[0], reverse=True)
     return {folder: options for _, folder, options in runs}
+
+
+def task_of(config: dict) -> str | None:
+    """The task or the study in the config.json of a run; None in that of an older run."""
+    return config.get("task") or config.get("study", {}).get("name")
 
 
 def last_state(folder: Path) -> dict:
@@ -89,7 +89,11 @@ def write_config(folder: Path, settings: dict, name: str = "config.json") -> Non
 def write_first_config(folder: Path, settings: dict) -> None:
     """Write config.json into an empty folder, or one where writing it was interrupted."""
     if any(path.name != "config.json" + PARTIAL for path in folder.iterdir()):
-        raise _occupied(folder)
+        raise InputError(
+            "--out names a folder that is new or empty",
+            folder,
+            "Choose another folder, or continue the run in it with --resume.",
+        )
     write_config(folder, settings)
 
 

@@ -21,6 +21,9 @@ NOT_SAVED |= {"quiet", "epochs", "name", "top_k", "top_p", "count", "n_best", "e
 NOT_SAVED |= {"save_settings", "ensemble", "source", "reference", "run_config", "tree"}
 """Options that say nothing about a run, only how its program was called."""
 DATA_SETTINGS = "data", "demo", "language", "languages", "task"
+EXCLUSIVE = ("epochs", "steps"), ("epochs", "quick"), ("rate", "factor"), ("data", "demo")
+EXCLUSIVE += (("words", "subwords"),)
+"""Settings of which a run has one or the other."""
 VOCABULARY_SETTINGS = {"words", "hole", "subwords", "vocabulary", "cased"}
 
 
@@ -37,11 +40,13 @@ def merge(sources: Iterable[Source]) -> dict[str, object]:
     return dict(ChainMap(*(source.settings for source in sources)))
 
 
-def config_file(parser: Parser, path: Path, preset: str | None) -> Source:
+def config_file(parser: Parser, path: Path, explicit: Mapping[str, object]) -> Source:
     """The flags in the file of --config: FILE.toml, or the config.json of a run or its folder.
 
-    Raises InputError for an entry that is no flag of this program, or a run with another --preset.
+    The `explicit` settings of the command line replace those of the file that they exclude. Raises
+    InputError for an entry that is no flag of this program, or a run with another --preset.
     """
+    preset = explicit.get("preset")
     if path.is_dir():
         path /= "config.json"
     text = read_text(path, "Name a file of flags, FILE.toml, or a run's config.json.")
@@ -51,9 +56,13 @@ def config_file(parser: Parser, path: Path, preset: str | None) -> Source:
             values = values["options"]
             if preset and values.get("preset") != preset:
                 raise ValueError(f"it holds all the flags of a run: leave out --preset {preset}")
-        else:
+        if path.suffix != ".json":
             values = {name: _beside(path, v) if name == "data" else v for name, v in values.items()}
-        return Source(f"--config {path}", parser.read_values(values))
+        pairs = [pair for one, two in EXCLUSIVE for pair in ((one, two), (two, one))]
+        excluded = {other for name, other in pairs if name in explicit}
+        settings = parser.read_values(values).items()
+        kept = {name: value for name, value in settings if name not in excluded}
+        return Source(f"--config {path}", kept)
     except (ValueError, AttributeError, RecursionError) as problem:
         raise InputError(
             "a file of flags has their names and values, as in steps = 500",
@@ -96,9 +105,17 @@ def start_run(parser: Parser, run: Path, settings: Mapping[str, object]) -> tupl
 def resumed_run(parser: Parser, folder: Path) -> Source:
     """The settings that the run in a folder was started with.
 
-    Raises InputError for a folder that is not a run's, or with settings that no flags can set.
+    Raises InputError for a folder that is not a run's, for a run of another program, and for
+    settings that no flags can set.
     """
-    options = run_folders.read_config(folder).get("options")
+    config = run_folders.read_config(folder)
+    options, task = config.get("options"), run_folders.task_of(config)
+    if task not in (None, parser.prog.rpartition(".")[2]):
+        raise InputError(
+            "a run is resumed by the script that began it",
+            f"{folder}, a run of {task}",
+            f"Use python -m toy_tasks.{task}, or name another folder with --out.",
+        )
     try:
         values, defaults = parser.earlier_defaults | options, parser.defaults()
         names = defaults.keys() & values.keys() - NOT_SAVED - {"backend"}

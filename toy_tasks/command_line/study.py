@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from numformer.backend import on_host
@@ -40,7 +40,8 @@ class Study:
     `rows` has, for the name of each row, the options in which it differs from `defaults`, with or
     without a flag. Two options are for the study itself: a row with `more_seeds` is trained with
     that many further seeds after those of --seeds; rows with `last` are trained after all others,
-    and before them `between(results)` may print. The fields of `model.Config` become flags.
+    and before them `between(results)` may print. `choose_rows(options)`, if given, replaces the
+    rows, once the options are known. The fields of `model.Config` become flags.
 
     `make_task_and_config(options)` returns the task, the kind of model and its config for
     `options.row` and `options.seed`. `measure(model, task, folder)` measures the best model of the
@@ -70,6 +71,7 @@ class Study:
     by_tokens: bool = False
     flags: Callable[[Parser], None] = add_no_flags
     between: Callable[[Results], None] | None = None
+    choose_rows: Callable[[argparse.Namespace], dict[str, dict]] | None = None
     use: Callable[[argparse.Namespace], int] = answer_inputs
 
 
@@ -84,6 +86,8 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
     options = parse_options(parser, lambda options: study.name, arguments, FREE_IN_A_STUDY)
     if options.run:
         return study.use(options)
+    if study.choose_rows:
+        study = replace(study, rows=study.choose_rows(options))
     if not options.resume and not options.quick:
         for name in sorted(options.explicit & row_settings):
             flag, rule = parser.flag(name), "every row of this study has its own value"

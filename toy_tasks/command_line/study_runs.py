@@ -32,8 +32,6 @@ from toy_tasks.command_line.training import resume_command, train_task
 if TYPE_CHECKING:
     from toy_tasks.command_line.study import Study
 
-RESULT = "result.json"
-
 
 @dataclass(frozen=True)
 class Run:
@@ -53,10 +51,10 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        return (self.folder / RESULT).is_file()
+        return (self.folder / run_folders.RESULT).is_file()
 
     def result(self) -> dict:
-        return run_folders.read_config(self.folder, RESULT) | {"folder": self.folder}
+        return run_folders.read_config(self.folder, run_folders.RESULT) | {"folder": self.folder}
 
 
 @closed_pipe_interrupts()
@@ -184,4 +182,4 @@ def _train_one(study: "Study", run: Run) -> None:
         measures = study.measure(model, task, folder)
     seconds = read_metrics(folder / "metrics.jsonl")[-1]["seconds"]
     result = measures | {"seed": run.options.seed, "seconds": seconds}
-    run_folders.write_config(folder, result, RESULT)
+    run_folders.write_config(folder, result, run_folders.RESULT)

@@ -50,10 +50,7 @@ def train_task(
     ranks but 0 exit here; pass `exit_other_ranks` as False if another run follows.
     """
     if getattr(options, "epochs", None):
-        if not (length := epoch_length(task)):
-            rule, fix = "--epochs needs a task with a set of pairs to train on", "Use --steps."
-            raise InputError(rule, f"{options.program}, which draws at random", fix)
-        options.steps = math.ceil(options.epochs * length)
+        options.steps = math.ceil(options.epochs * epoch_length(task))
     xp = find_backend(options.backend)
     ranks = ranks_for(options.parallel, options.timeout)
     options.parts = options.parts or min(max(default_parts(xp), ranks.size), options.batch_size)
@@ -86,7 +83,6 @@ def train_task(
         settings |= {"config": saved_values(config), "recipe": asdict(recipe)}
         settings |= {"kept": metadata} if metadata else {}
         if options.resume:
-            _require_same_task(folder, settings["task"])
             print(_progress(folder, options.steps))
         else:
             run_folders.write_first_config(folder, settings)
@@ -134,23 +130,6 @@ def quote(argument: object) -> str:
     return subprocess.list2cmdline([str(argument)]) if windows else shlex.quote(str(argument))
 
 
-def _require_same_task(folder: Path, task: str | None) -> None:
-    """Raise InputError unless the run in a folder is one of this task."""
-    config = run_folders.read_config(folder)
-    if "study" in config:
-        raise InputError(
-            "a run is resumed in its own folder",
-            f"{folder}, which belongs to a study",
-            "Resume the study itself, or name another folder with --out.",
-        )
-    if (name := config.get("task")) not in (None, task):
-        raise InputError(
-            "a run is resumed by the script that began it",
-            f"{folder}, a run of {name}",
-            f"Use python -m toy_tasks.{name}, or name another folder with --out.",
-        )
-
-
 def _progress(folder: Path, steps: int) -> str:
     """Say how far the run in a folder has come."""
     step = run_folders.last_state(folder).get("step", 0)
@@ -170,10 +149,17 @@ def finish(
 ) -> int:
     """Print the files of a folder, how to use its model and the result -> the exit code.
 
+    In the folder of a single run, this also saves the measures, as result.json.
+
     `data` says what the model was tested on. `figures` has the measures by name, the decisive
     one last. `example` is a text for the model, if it takes texts. `target` is the figure to reach,
     and whether it was reached. If a folder has several runs, `run` is one to use.
     """
+    if not run:
+        names = [name.replace(" ", "_") for name in figures]
+        numbers = [float(figure.split()[0].rstrip(",")) for figure in figures.values()]
+        result = dict(zip(names, numbers, strict=True))
+        run_folders.write_config(folder, result, run_folders.RESULT)
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
     print(f"files in {folder}: {', '.join(files)}")
     if example is not None:
