@@ -27,7 +27,10 @@ each position of a text, from its config alone.
 
 UNMULTIPLIED = "input", "source", "target", "output", "positions"
 """Parts whose tables are looked up; the output may share one of these."""
+ENCODERS = "encoder", "backwards"
+"""Parts that read the source; a recurrent model reads it backwards, too."""
 SOURCE = "cross_attention.sublayer.key.weight", "cross_attention.sublayer.value.weight"
+SOURCE += ("decoder.keys.weight",)
 """The matrices of a decoder that multiply each position of the source once."""
 KEPT = "self_attention.sublayer.key.weight", "self_attention.sublayer.value.weight"
 TRAINED, STORED = 16, 4
@@ -81,7 +84,7 @@ def sizes_of(kind: type[Model], config: Any) -> Sizes:
         products = 2 * parameter.size
         if ".experts." in name:
             products = products * config.chosen_experts // config.experts
-        if first == "encoder" or in_images or name.endswith(SOURCE):
+        if first in ENCODERS or in_images or name.endswith(SOURCE):
             read += products
             continue
         written += products

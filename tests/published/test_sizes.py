@@ -155,6 +155,26 @@ def test_an_encoder_decoder_reads_and_writes():
     assert (found.seen, found.kept) == (3 * 4 * 12, 3 * 2 * 12 * 4)
 
 
+def test_a_recurrent_model_is_counted_by_its_parts():
+    """With one matrix of a cell for each of its inputs and three gates."""
+    for context, both in ("attention", 2), ("fixed", 1):
+        kind = nf.RecurrentEncoderDecoder
+        config = kind.Config(source_vocabulary=7, target_vocabulary=9, d_model=4, context=context)
+        cell, square, attends = 3 * 4 * 4, 4 * 4, both == 2
+        attention = {"attention": 3 * square + 4} if attends else {}
+        found, output = sizes.sizes_of(kind, config), (3 if attends else 1) * square
+        parts = {
+            "embedding": (7 + 9) * 4,
+            "encoder": both * (2 * cell + 3 * 4),
+            "decoder": square + 4 + (2 + both) * cell + 3 * 4,
+            "output": output + 4,
+        } | attention
+        assert found.parts == parts | {"total": sum(parts.values())}
+        assert found.read == 2 * (both * 2 * cell + attends * 2 * square)
+        query = attends * (square + 4)
+        assert found.written == 2 * (square + (2 + both) * cell + query + output + 9 * 4)
+
+
 def test_chosen_experts_compute(tmp_path):
     few, all_of_them = (
         sizes.sizes_of(nf.LanguageModel, RandomModel("m", CASES["mixtral"] | chosen).model.config)
