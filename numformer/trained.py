@@ -309,7 +309,7 @@ def model_path(run: Path) -> Path:
     path = run / "best.safetensors" if run.is_dir() else run
     if not path.is_file() or path.suffix == ".gguf":
         runs = sorted(path.parent for path in run.glob("*/best.safetensors"))
-        found = f"{run}, which holds {counted(len(runs), 'run')}" if runs else f"no run {path}"
+        found = f"{run}, which holds {counted(len(runs), 'run')}" if runs else f"{run} without one"
         raise InputError(
             "a run's folder holds a best.safetensors after its first evaluation",
             found if run.exists() else f"{run}, which is not there",

@@ -218,7 +218,10 @@ def test_a_class_with_a_head_is_counted_with_it(tmp_path, call):
 def test_a_run_is_counted(tmp_path, call):
     gpt = RandomModel("gpt2", CASES["gpt2"], np.float32).model
     nf.save_model(tmp_path / "best.safetensors", gpt)
+    for name in "config.json", "metrics.jsonl":
+        (tmp_path / name).write_text("{}")
     lines = counted(call, tmp_path)
+    assert lines == counted(call, tmp_path / "config.json")
     assert lines[0] == f"LanguageModel: {gpt.parameter_counts()['total']:,} parameters"
     assert lines == counted(call, tmp_path / "best.safetensors")
     assert gpt.tower.norm.gamma.data.flags.writeable and nf.Parameter([1.0]).data == 1.0
@@ -227,7 +230,7 @@ def test_a_run_is_counted(tmp_path, call):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "no file"),
+        (None, "config.json, which is not there. Name the folder"),
         ("{", "config.json (Expecting"),
         ('{"model_type": "resnet"}', "model_type 'resnet' in"),
         ('{"model_type": "gpt2", "n_embd": 16}', "one without "),
@@ -245,7 +248,8 @@ def test_what_is_no_config_is_refused_in_one_line(content, words, tmp_path, call
 
 
 def test_the_command_is_listed_and_says_what_it_takes(call):
-    assert any("numformer count CONFIG.json" in line for line in call(__main__.main)[1])
+    for flags in "", "--help":
+        assert any("numformer count CONFIG.json" in line for line in call(__main__.main, flags)[1])
     code, out, _ = call(__main__.main, "count --help")
     assert code == 0 and any("a config.json, or a run" in line for line in out)
 
