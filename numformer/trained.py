@@ -310,11 +310,12 @@ def model_path(run: str | Path) -> Path:
     if run.is_dir() and is_published(run):
         return run
     path = run / "best.safetensors" if run.is_dir() else run
-    if not path.is_file() or path.suffix == ".gguf":
+    if not path.is_file() or path.suffix in (".gguf", ".json"):
         runs = sorted(path.parent for path in run.glob("*/best.safetensors"))
         found = f"{run}, which holds {counted(len(runs), 'run')}" if runs else f"{run} without one"
         raise InputError(
-            "a run's folder holds a best.safetensors after its first evaluation",
+            "a trained model is the folder of a run, with a best.safetensors after its first "
+            "evaluation, or the folder of a published model",
             found if run.exists() else f"{run}, which is not there",
             f"Name one of the runs, such as {runs[0]}."
             if runs
