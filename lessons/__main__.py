@@ -129,13 +129,13 @@ def serve(out: Path, exercises: Path, port: int) -> int:
     from lessons.kit.build import build
     from lessons.kit.server import CourseServer
 
-    print(build(out))
     try:
         server = CourseServer(out, exercises, port)
     except (OSError, OverflowError) as problem:
         rule = "--port is one that no other program uses; 0 finds one"
         raise InputError(rule, f"{port} ({problem})", "Choose another.") from None
     with server:
+        print(build(out))
         print(f"{server.address}   (Ctrl-C ends it)", flush=True)
         webbrowser.open_new(server.address)
         try:

@@ -79,6 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="numformer",
         description="List the tasks, lessons and checks of numformer, and describe this machine.",
+        epilog=": ".join(*COUNT.items()),
     )
     parser.add_argument("--version", action="version", version=f"numformer {__version__}")
     _, others = parser.parse_known_args(arguments)

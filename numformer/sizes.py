@@ -27,7 +27,10 @@ each position of a text, from its config alone.
 
 UNMULTIPLIED = "input", "source", "target", "output", "positions"
 """Parts whose tables are looked up; the output may share one of these."""
+ENCODERS = "encoder", "backwards"
+"""Parts that read the source; a recurrent model reads it backwards, too."""
 SOURCE = "cross_attention.sublayer.key.weight", "cross_attention.sublayer.value.weight"
+SOURCE += ("decoder.keys.weight",)
 """The matrices of a decoder that multiply each position of the source once."""
 KEPT = "self_attention.sublayer.key.weight", "self_attention.sublayer.value.weight"
 TRAINED, STORED = 16, 4
@@ -81,7 +84,7 @@ def sizes_of(kind: type[Model], config: Any) -> Sizes:
         products = 2 * parameter.size
         if ".experts." in name:
             products = products * config.chosen_experts // config.experts
-        if first == "encoder" or in_images or name.endswith(SOURCE):
+        if first in ENCODERS or in_images or name.endswith(SOURCE):
             read += products
             continue
         written += products
@@ -95,12 +98,19 @@ def sizes_of(kind: type[Model], config: Any) -> Sizes:
 
 
 def sizes_in(path: Path) -> tuple[str, Sizes]:
-    """The kind of the model that a config.json, a published folder or a run has, and its Sizes."""
-    if path.suffix != ".json" and (file := model_path(path)).is_file():
+    """The kind of the model that a config.json, a published folder or a run has, and its Sizes.
+
+    The config.json of a run stands for the run.
+    """
+    if path.name == CONFIG and path.with_name("metrics.jsonl").is_file():
+        path = path.parent
+    file = path if path.suffix == ".json" and path.is_file() else model_path(path)
+    file = file / CONFIG if file.is_dir() else file
+    if file.suffix != ".json":
         _, metadata = load_checkpoint(file, np.float32, np.float64)
         kind = model_class(metadata.get("model"))
         return kind.__name__, sizes_of(kind, read_config(file, metadata, kind))
-    published, values = read_kind(path if path.suffix == ".json" else model_path(path) / CONFIG)
+    published, values = read_kind(file)
     architecture, *_ = values.get("architectures") or [""]
     has_symbols = published.model in (MaskedLanguageModel, LanguageModel)
     is_bare = has_symbols and re.search("(?<!Head)Model$", str(architecture))

@@ -3,7 +3,7 @@
 import inspect
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -149,19 +149,19 @@ class Trained:
             for symbols in sequences
         ]
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    def score(self, pairs: Iterable[tuple[str, str]]) -> list[float]:
         """Return log p of the second text of each pair, given the first, in nats.
 
         The pairs are (source, target) for an encoder-decoder, (beginning, continuation) for a
         language model, and (text with holes, whole text) for a masked language model.
         """
-        texts, choices = self._split(pairs)
+        _, texts, choices = self._split(pairs)
         written = [symbols for symbols, *_ in choices]
         return score(self.text, self.model, texts, written)[0].tolist()
 
     def evaluate(
         self,
-        examples: Sequence[tuple[str, str | Sequence[str]]],
+        examples: Iterable[tuple[str, str | Sequence[str]]],
         measures: Measures | None = None,
         **settings,
     ) -> Evaluation:
@@ -175,7 +175,7 @@ class Trained:
         `bits_per_character`.
         """
         self._require_settings("write", settings)
-        texts, choices = self._split(examples)
+        examples, texts, choices = self._split(examples)
         evaluation = evaluate(self.text, self.model, texts, choices, measures, **settings)
         for number, prediction in enumerate(evaluation.predictions):
             source, right = examples[number]
@@ -185,12 +185,12 @@ class Trained:
             evaluation.predictions[number] = replace(prediction, source=source, target=target)
         return evaluation
 
-    def _split(self, examples) -> tuple[list[list[str]], list[list[list[str]]]]:
-        """Examples -> the symbols of their first texts, and those of each text's right answers."""
-        if isinstance(examples, str | Path):
+    def _split(self, examples) -> tuple[list[Any], list[list[str]], list[list[list[str]]]]:
+        """Examples -> their list, the symbols of their first texts, those of all right answers."""
+        if isinstance(examples, str) or not isinstance(examples, Iterable):
             fix = 'Write [("12345", "54321")]; on the command line, --data names a file.'
             raise InputError("examples are pairs of texts", f"{str(examples)!r:.60}", fix)
-        texts, choices = [], []
+        examples, texts, choices = [*examples], [], []
         for number, example in enumerate(examples, 1):
             is_pair = isinstance(example, tuple | list) and len(example) == 2
             right = example[1] if is_pair else None
@@ -207,7 +207,7 @@ class Trained:
                 raise InputError(rule, f"{received} in example {number}", fix) from None
             choices.append([self.text.answer_symbols(answer) for answer in answers])
         require_examples(self.text, choices)
-        return texts, choices
+        return examples, texts, choices
 
     def embed(
         self, texts: Sequence[str], pooling: str | None = None, normalized: bool | None = None
@@ -298,20 +298,24 @@ def _warn(note: str) -> None:
     warnings.warn(note, stacklevel=5)
 
 
-def model_path(run: Path) -> Path:
+def model_path(run: str | Path) -> Path:
     """Return the file of a run's best model, given the run's folder or the file itself.
 
     For a published model, return the model's folder.
     """
-    run = snapshot(run)
+    if not isinstance(run, str | Path):
+        fix = 'Write a path such as "runs/reverse", and several as load("runs/a", "runs/b").'
+        raise InputError("a run is named by the path of its folder", repr(run), fix)
+    run = snapshot(Path(run))
     if run.is_dir() and is_published(run):
         return run
     path = run / "best.safetensors" if run.is_dir() else run
-    if not path.is_file() or path.suffix == ".gguf":
+    if not path.is_file() or path.suffix in (".gguf", ".json"):
         runs = sorted(path.parent for path in run.glob("*/best.safetensors"))
-        found = f"{run}, which holds {counted(len(runs), 'run')}" if runs else f"no run {path}"
+        found = f"{run}, which holds {counted(len(runs), 'run')}" if runs else f"{run} without one"
         raise InputError(
-            "a run's folder holds a best.safetensors after its first evaluation",
+            "a trained model is the folder of a run, with a best.safetensors after its first "
+            "evaluation, or the folder of a published model",
             found if run.exists() else f"{run}, which is not there",
             f"Name one of the runs, such as {runs[0]}."
             if runs
@@ -353,7 +357,7 @@ def model_of_run(run: str | Path, kind: type[Model] | None = None) -> tuple[Mode
 
     Raises InputError as `load_model` does.
     """
-    path = model_path(Path(run))
+    path = model_path(run)
     if path.is_file():
         return load_model(path, kind)
     model, metadata = load_published(path)
@@ -364,7 +368,7 @@ def model_of_run(run: str | Path, kind: type[Model] | None = None) -> tuple[Mode
 
 
 def _load_run(run: str | Path, kind: type[Model] | None) -> Trained:
-    path = model_path(Path(run))
+    path = model_path(run)
     model, metadata = model_of_run(run, kind)
     for layer in model.layers_within():
         if isinstance(layer, Encoder | Decoder):

@@ -97,6 +97,10 @@ REFUSED = {
     "Transformer(Transformer.Config)": "Transformer.Config(...); received the class numformer.mod"
     " ... Write Transformer(Transformer.Config(...)).",
     "Transformer({'d_model': 8})": "Transformer.Config(...); received an object of builtins.dict",
+    "import numformer as n; n.load(None)": "named by the path of its folder; received None. Write",
+    "import numformer as n; n.load(['runs/a'])": "received ['runs/a']. Write a path such as",
+    "save_model(model, folder)": "takes a path and then a model; received ... Path. Write save",
+    "from toy_tasks.compare import compare; compare([folder, 1])": "folders; received ([ ... list",
     "load_model('mine')": "received no file mine. Name the best.safetensors of a training run",
 }
 

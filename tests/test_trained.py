@@ -258,7 +258,11 @@ def test_runs_of_the_same_vocabularies_write_together(tmp_path, complaint):
 
 def test_a_run_that_cannot_be_loaded_says_why(tmp_path, complaint):
     assert "absent, which is not there" in complaint(numformer.load, tmp_path / "absent")
-    assert "best.safetensors" in complaint(numformer.load, tmp_path)
+    without = f"received {tmp_path} without one. Name the folder of a run"
+    assert without in complaint(numformer.load, tmp_path)
+    (tmp_path / "config.json").write_text("{}")  # of a run that has just begun
+    without = without.replace(" without", "/config.json without")
+    assert without in complaint(numformer.load, tmp_path / "config.json")
     (tmp_path / "last.safetensors").touch()  # a run stopped before its first evaluation
     assert "Continue the run with --resume" in complaint(numformer.load, tmp_path)
     save_model(tmp_path / "best.safetensors", model_of(TRANSDUCTION))

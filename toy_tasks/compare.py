@@ -266,6 +266,9 @@ def compare(*folders: str | Path) -> Comparison:
     Prints a note on standard error for each folder without a run. Raises InputError if no folder
     holds a run.
     """
+    if not all(isinstance(folder, str | Path) for folder in folders):
+        fix = 'Write compare("runs/a", "runs/b"), or compare(*folders) for a list.'
+        raise InputError("runs are named by the paths of their folders", folders, fix)
     runs = [run for folder in map(Path, folders) for run in _runs_in(folder)]
     runs = [*{run.resolve(): run for run in runs}.values()]
     names = "config.json", "metrics.jsonl"

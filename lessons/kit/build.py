@@ -30,7 +30,7 @@ from lessons.kit.exercise import Exercise
 from lessons.kit.index import index_page, summary_page
 from lessons.kit.lesson import Matrix, Picture, Piece, pieces, plain
 from lessons.kit.papers import linked
-from lessons.kit.percent import Cell, cells
+from lessons.kit.percent import Cell, cells, naming
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
 from lessons.kit.slides import slides_page
@@ -265,8 +265,9 @@ class Made:
 
 def make(entry: Entry) -> Made:
     """Compute a lesson and turn it into HTML."""
-    module, page = load(entry.number), Page(entry.number)
-    body = "".join(page.cell(cell, module) for cell in cells(entry.path))
+    with naming(entry.path):
+        module, page = load(entry.number), Page(entry.number)
+        body = "".join(page.cell(cell, module) for cell in cells(entry.path))
     used = sorted(page.marker.used) if page.marker else []
     return Made(body, page.scripts, dict(page.counts), used)
 

@@ -1,7 +1,8 @@
 """Lessons as files: cells of Markdown (`# %% [markdown]`) and of code (`# %%`)."""
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -39,3 +40,12 @@ def cells(path: Path) -> list[Cell]:
             body = [line[2:] for line in body]
         found.append(Cell(is_markdown, "\n".join(body).strip("\n"), start + 1, stop))
     return found
+
+
+@contextlib.contextmanager
+def naming(place: object) -> Iterator[None]:
+    """Raise RuntimeError, which names the lesson or the example, for an error in its code."""
+    try:
+        yield
+    except Exception as problem:
+        raise RuntimeError(f"{place}: {type(problem).__name__}: {problem}") from problem

@@ -23,6 +23,7 @@ from numformer.backend import dtype_kind
 from numformer.errors import InputError
 
 IMPORTS = "import math\n\nimport numpy as np\n"  # how it begins
+LIBRARY = "numformer", "toy_tasks", "lessons"  # packages
 LIMIT = 10  # seconds, for the file and for each call of its functions
 DEBUGGERS = "bdb", "_pydevd"  # how the names of their modules begin
 
@@ -107,8 +108,9 @@ def starter(title: str, exercises: Sequence, solved: bool = False) -> str:
 def solutions(path: Path, exercises: Sequence, text: str | None = None) -> dict[str, object]:
     """What a reader's file, or a `text` instead of it, defines under the names of the exercises.
 
-    A file that contains none of these names is not run. Raises InputError where a file cannot be
-    read or run.
+    The library's own functions do not count, though a lesson's notebook imports some of them. A
+    file that contains none of these names is not run. Raises InputError where a file cannot be read
+    or run.
     """
     rule = "FILE is a Python file or a notebook with functions of the exercises"
     fix = f"`python -m lessons start {exercises[0].lesson} FILE` writes one to begin with."
@@ -166,7 +168,9 @@ def solutions(path: Path, exercises: Sequence, text: str | None = None) -> dict[
         ) from None
     finally:
         sys.path[:] = paths
-    return {name: names[name] for name in wanted & {*names}}
+    found = {name: names[name] for name in wanted & {*names}}
+    modules = {name: str(getattr(value, "__module__", "")) for name, value in found.items()}
+    return {n: value for n, value in found.items() if modules[n].partition(".")[0] not in LIBRARY}
 
 
 def cells(notebook: bytes) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import numformer
+from lessons.kit.percent import naming
 from numformer import gradient_check, published
 from numformer.randomness import dropout_stream
 
@@ -201,7 +202,9 @@ def run(page: str, name: str) -> str:
     names: dict[str, Any] = {"__name__": page}
     printed, progress = io.StringIO(), io.StringIO()
     dropout_stream.reseed(0, 0)
+    path = FOLDER / f"{page}.py"
     with (
+        naming(f"{path}, example {name}"),
         tempfile.TemporaryDirectory() as folder,
         contextlib.chdir(folder),
         np.printoptions(precision=3, suppress=True),
@@ -209,5 +212,5 @@ def run(page: str, name: str) -> str:
         contextlib.redirect_stderr(progress),
     ):
         exec(imports(code), names)
-        exec(compile(code, FOLDER / f"{page}.py", "exec"), names)
+        exec(compile(code, path, "exec"), names)
     return printed.getvalue()

@@ -6,6 +6,7 @@ The decoder sees the source either as one vector, which has to hold everything t
 the source before each symbol ("attention"; Bahdanau, Cho and Bengio 2015).
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,10 @@ class Config(settings.Settings):
         """A lower bound on how many numbers are saved for backward at each position."""
         return CELLS[self.cell].gates * self.d_model
 
+
+PARTS = {"source": "embedding", "target": "embedding", "readout": "output"}
+PARTS |= {"encoder": "encoder", "backwards": "encoder", "bridge": "decoder", "decoder": "decoder"}
+"""What the parameters of each part of the model are counted as, except those of attention."""
 
 _Config = Config  # because the model below has a class attribute `Config`
 
@@ -134,6 +139,19 @@ class RecurrentEncoderDecoder(Model):
         """A batch's ids (B, S), (B, T), (B, T) -> logits (N, V), targets (N,), without padding."""
         logits = self.forward(source, target_in, skip_padding=True)
         return logits, target_out[target_in != PADDING]
+
+    def parameter_counts(self) -> dict[str, int]:
+        """Return the number of parameters of each part, and in total.
+
+        The "attention" has its keys; "output" is the layer before the target's embedding, and the
+        decoder's first state is counted with the decoder.
+        """
+        counts: Counter[str] = Counter()
+        for name, parameter in self.named_parameters().items():
+            first, second, *_ = name.split(".")
+            attends = second in ("keys", "cross_attention")
+            counts["attention" if attends else PARTS[first]] += parameter.size
+        return {**counts, "total": counts.total()}
 
     # Generation
 

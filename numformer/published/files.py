@@ -52,10 +52,12 @@ def snapshot(folder: Path) -> Path:
 
 def advice(folder: Path) -> str | None:
     """What to do with a folder, a file or a name that is no published model; None for others."""
-    if not folder.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)):
+    parent = folder.parent
+    is_path = folder.exists() or parent == Path("runs") or (parent != Path() and parent.exists())
+    if not is_path and re.fullmatch(r"[\w.-]+/[\w.-]+|[\w-]+", str(folder)):
         return (
-            f"If this is a name on the hub, download it: hf download {folder} --local-dir FOLDER, "
-            "then name the FOLDER."
+            "Name the folder of a run, such as runs/reverse. If this is a name on the hub, "
+            f"download it: hf download {folder} --local-dir {folder.name}, then name {folder.name}."
         )
     files = [folder, *folder.iterdir()] if folder.is_dir() else [folder]
     if any(path.suffix == ".gguf" for path in files):

@@ -180,8 +180,11 @@ def _is_kind(kind: object, model: type[Model]) -> bool:
 def save_model(path: Path, model: Model, **metadata) -> None:
     """Save a model's parameters, kind, config and further JSON `metadata`.
 
-    Raises InputError unless all parameters are float32, or all float64.
+    Raises InputError for another object, and unless all parameters are float32, or all float64.
     """
+    if not isinstance(model, Model):
+        fix = "Write save_model(path, model)."
+        raise InputError("save_model takes a path and then a model", type(model).__name__, fix)
     weights = model.state_dict()
     dtypes = sorted({str(array.dtype) for array in weights.values()})
     if len(dtypes) > 1 or not {*dtypes} <= {np.dtype(dtype).name for dtype in MODEL_DTYPES}:

@@ -146,9 +146,10 @@ def train(
     `folder`, which is created, gets metrics.jsonl (a line every log_every steps and for each
     evaluation), last.safetensors (all that resuming needs) and best.safetensors (the best model so
     far by task.metric). The `loss` of a line is the mean since the line before, `seconds` the time
-    of training so far. `schedule` may be a number of steps. Each batch is split into `parts` parts
-    (numformer/execution/), by default a number that is fast on this machine, and at least one per
-    rank. The process keeps the memory of freed arrays, even afterwards (`reuse_freed_memory`).
+    of training so far. `schedule` may be a number of steps; a Schedule also says how often the run
+    reports, and when it ends early: `Schedule(500, patience=2)`. Each batch is split into `parts`
+    parts (numformer/execution/), by default a number that is fast on this machine, and at least one
+    per rank. The process keeps the memory of freed arrays, even afterwards (`reuse_freed_memory`).
 
     `parallel` chooses what computes the parts: "forks", processes on this machine, or "mpi", the
     ranks that mpiexec has started, which all call this function with the same arguments. The

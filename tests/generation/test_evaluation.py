@@ -62,7 +62,7 @@ def test_targets_are_scored_as_training_predicts_them(kind):
     trained = Trained(model, pipeline, {})
     scores = [pair_log_p(pipeline, model, *pair) for pair in PAIRS]
     assert_allclose(trained.score(PAIRS), scores, rtol=1e-10)
-    evaluation = trained.evaluate(PAIRS, max_length=2)
+    evaluation = trained.evaluate(iter(PAIRS), max_length=2)
     assert_allclose(evaluation["loss"], -sum(scores) / (4 + 2 + 4), rtol=1e-10)
     assert [p.answer for p in evaluation.predictions] == trained.write(
         [source for source, _ in PAIRS], max_length=2
@@ -280,6 +280,7 @@ def test_what_cannot_be_evaluated_is_refused(complaint):
         partial(pairs.score, [("a", [])]): "received example 1 without any",
         partial(pairs.evaluate, [("a", "one"), ("", "one")]): "received 0 symbols in example 2",
         partial(pairs.evaluate, [("a",)]): "a pair of texts, or a text and a list of right",
+        partial(pairs.evaluate, None): "examples are pairs of texts; received 'None'",
         partial(pairs.evaluate, "abc"): "examples are pairs of texts; received 'abc'",
         partial(pairs.evaluate, [("abc", None)]): "received ('abc', None)",
         partial(pairs.evaluate, [(1, "one")]): "received (1, 'one')",

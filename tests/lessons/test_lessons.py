@@ -160,7 +160,7 @@ def test_serve_builds_the_pages_and_opens_them_until_ctrl_c(call, builder, tmp_p
         signal.signal(signal.SIGINT, before)
     assert (code, err, seen) == (0, [], [b"the course"]) and out[0] == "1 lesson"
     code, out, err = call(main, "serve --port 99999 --out", str(tmp_path))
-    assert code == 2 and "--port is one that no other program uses" in err[-1]
+    assert (code, out) == (2, []) and "--port is one that no other program uses" in err[-1]
 
 
 NONSENSE = "d\n4\n0\nab\n-1\nb\nquarter\n1/0\nnan\n1e999\n1/4/2\n0.25\n"

@@ -83,7 +83,7 @@ def global_names(code: CodeType) -> set[str]:
     return own.union(*map(global_names, within))
 
 
-def test_all_lessons_are_written_once(call, tmp_path):
+def test_all_lessons_are_written_once_and_not_begun(call, tmp_path):
     folder = tmp_path / "new"
     code, out, err = call(main, "notebooks", "--out", str(folder))
     assert (code, err) == (0, []) and [Path(line) for line in out] == sorted(folder.iterdir())
@@ -93,6 +93,9 @@ def test_all_lessons_are_written_once(call, tmp_path):
     assert first["source"].startswith("# Scaled dot-product attention\n\n> A word")
     assert second["metadata"] == {"jupyter": {"source_hidden": True}}
     assert last["source"].startswith("lessons.check(3, ")
+    code, done, err = call(main, "progress", *out)
+    assert (code, err) == (1, []) and done[-1] == "0 of 47 exercises solved"
+    assert "not right yet" not in " ".join(done)
     code, out, err = call(main, "notebooks", "--out", str(folder))
     assert (code, out) == (2, []) and "lesson_01_recurrence.ipynb, which exists" in err[0]
     (tmp_path / "file").write_text("")

@@ -338,6 +338,15 @@ def test_only_what_changed_or_is_damaged_is_built_anew(name, change, anew, cours
     assert course.run() == ([1, 2], last_line)
 
 
+def test_an_error_names_the_lesson_or_the_example(course, monkeypatch):
+    (course.folder / "lesson_02_two.py").write_text("# %% [markdown]\nno text\n")
+    with pytest.raises(RuntimeError, match=r"lesson_02_two.py: ValueError: lesson_02_two.py: a"):
+        course.run()
+    monkeypatch.setattr(reference, "_text", lambda page: "# %% pack\n1 / 0\n")
+    with pytest.raises(RuntimeError, match=r"layers.py, example pack: ZeroDivisionError: div"):
+        reference.run("layers", "pack")
+
+
 def test_a_page_gets_the_scripts_as_they_are_now(course):
     kept = course.build.Made("", ["page/new.js"], {}, [])
     for script in "first();", "second();":

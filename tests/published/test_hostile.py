@@ -190,10 +190,20 @@ def test_a_folder_without_arrays_is_told_apart(name, words, tmp_path, complaint,
         assert "A GGUF is for llama.cpp" in complaint(nf.load, tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["Helsinki-NLP/opus-mt-en-de", "a_b.c/x-1", "/models/x", "a/b/c"])
+@pytest.mark.parametrize("name", ["Helsinki-NLP/opus-mt-en-de", "a_b.c/x-1", "t5-small"])
 def test_the_name_of_a_model_on_the_hub_is_downloaded_first(name, complaint):
-    advice = f"If this is a name on the hub, download it: hf download {name} --local-dir FOLDER"
-    assert (advice in complaint(nf.load, name)) == (name.count("/") == 1 and name[0] != "/")
+    folder = name.rpartition("/")[2]
+    advice = f"hf download {name} --local-dir {folder}, then name {folder}."
+    assert complaint(nf.load, name).endswith(f"on the hub, download it: {advice}")
+
+
+@pytest.mark.parametrize("name", ["/models/x", "a/b/c", "runs/x", "there/x", "config.json"])
+def test_what_can_only_be_a_path_is_not_downloaded(name, tmp_path, complaint, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("there").mkdir()
+    fix = ". Name the folder of a run, such as runs/reverse, or train"
+    assert f"{name}, which is not there{fix}" in complaint(nf.load, name)
+    assert f"there without one{fix}" in complaint(nf.load, "there")
 
 
 def test_the_root_of_a_hub_s_cache_stands_for_its_main_snapshot(tmp_path, complaint):

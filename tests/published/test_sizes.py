@@ -155,6 +155,26 @@ def test_an_encoder_decoder_reads_and_writes():
     assert (found.seen, found.kept) == (3 * 4 * 12, 3 * 2 * 12 * 4)
 
 
+def test_a_recurrent_model_is_counted_by_its_parts():
+    """With one matrix of a cell for each of its inputs and three gates."""
+    for context, both in ("attention", 2), ("fixed", 1):
+        kind = nf.RecurrentEncoderDecoder
+        config = kind.Config(source_vocabulary=7, target_vocabulary=9, d_model=4, context=context)
+        cell, square, attends = 3 * 4 * 4, 4 * 4, both == 2
+        attention = {"attention": 3 * square + 4} if attends else {}
+        found, output = sizes.sizes_of(kind, config), (3 if attends else 1) * square
+        parts = {
+            "embedding": (7 + 9) * 4,
+            "encoder": both * (2 * cell + 3 * 4),
+            "decoder": square + 4 + (2 + both) * cell + 3 * 4,
+            "output": output + 4,
+        } | attention
+        assert found.parts == parts | {"total": sum(parts.values())}
+        assert found.read == 2 * (both * 2 * cell + attends * 2 * square)
+        query = attends * (square + 4)
+        assert found.written == 2 * (square + (2 + both) * cell + query + output + 9 * 4)
+
+
 def test_chosen_experts_compute(tmp_path):
     few, all_of_them = (
         sizes.sizes_of(nf.LanguageModel, RandomModel("m", CASES["mixtral"] | chosen).model.config)
@@ -198,7 +218,10 @@ def test_a_class_with_a_head_is_counted_with_it(tmp_path, call):
 def test_a_run_is_counted(tmp_path, call):
     gpt = RandomModel("gpt2", CASES["gpt2"], np.float32).model
     nf.save_model(tmp_path / "best.safetensors", gpt)
+    for name in "config.json", "metrics.jsonl":
+        (tmp_path / name).write_text("{}")
     lines = counted(call, tmp_path)
+    assert lines == counted(call, tmp_path / "config.json")
     assert lines[0] == f"LanguageModel: {gpt.parameter_counts()['total']:,} parameters"
     assert lines == counted(call, tmp_path / "best.safetensors")
     assert gpt.tower.norm.gamma.data.flags.writeable and nf.Parameter([1.0]).data == 1.0
@@ -207,7 +230,7 @@ def test_a_run_is_counted(tmp_path, call):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "no file"),
+        (None, "config.json, which is not there. Name the folder"),
         ("{", "config.json (Expecting"),
         ('{"model_type": "resnet"}', "model_type 'resnet' in"),
         ('{"model_type": "gpt2", "n_embd": 16}', "one without "),
@@ -225,7 +248,8 @@ def test_what_is_no_config_is_refused_in_one_line(content, words, tmp_path, call
 
 
 def test_the_command_is_listed_and_says_what_it_takes(call):
-    assert any("numformer count CONFIG.json" in line for line in call(__main__.main)[1])
+    for flags in "", "--help":
+        assert any("numformer count CONFIG.json" in line for line in call(__main__.main, flags)[1])
     code, out, _ = call(__main__.main, "count --help")
     assert code == 0 and any("a config.json, or a run" in line for line in out)
 
