@@ -29,8 +29,11 @@ UNMULTIPLIED = "input", "source", "target", "output", "positions"
 """Parts whose tables are looked up; the output may share one of these."""
 ENCODERS = "encoder", "backwards"
 """Parts that read the source; a recurrent model reads it backwards, too."""
-SOURCE = "cross_attention.sublayer.key.weight", "cross_attention.sublayer.value.weight"
-SOURCE += ("decoder.keys.weight",)
+SOURCE = (
+    "cross_attention.sublayer.key.weight",
+    "cross_attention.sublayer.value.weight",
+    "decoder.keys.weight",
+)
 """The matrices of a decoder that multiply each position of the source once."""
 KEPT = "self_attention.sublayer.key.weight", "self_attention.sublayer.value.weight"
 TRAINED, STORED = 16, 4
