@@ -141,8 +141,9 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"memory to answer: {_amount(STORED * total, 'B')}{kept}")
     if sizes.read:
         print(f"a position of the source: {_amount(sizes.read, 'FLOPs')}")
-    seen = f"and {_amount(sizes.seen, 'FLOPs')} for each position that it sees"
-    print(f"a position of the text: {_amount(sizes.written, 'FLOPs')}, {seen}")
+    seen = f", and {_amount(sizes.seen, 'FLOPs')} for each position that it sees"
+    seen = seen if sizes.seen else ""  # only of self-attention
+    print(f"a position of the text: {_amount(sizes.written, 'FLOPs')}{seen}")
     print("training takes three times as many FLOPs")
     return 0
 

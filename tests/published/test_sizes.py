@@ -155,7 +155,7 @@ def test_an_encoder_decoder_reads_and_writes():
     assert (found.seen, found.kept) == (3 * 4 * 12, 3 * 2 * 12 * 4)
 
 
-def test_a_recurrent_model_is_counted_by_its_parts():
+def test_a_recurrent_model_is_counted_by_its_parts(tmp_path, call):
     """With one matrix of a cell for each of its inputs and three gates."""
     for context, both in ("attention", 2), ("fixed", 1):
         kind = nf.RecurrentEncoderDecoder
@@ -173,6 +173,9 @@ def test_a_recurrent_model_is_counted_by_its_parts():
         assert found.read == 2 * (both * 2 * cell + attends * 2 * square)
         query = attends * (square + 4)
         assert found.written == 2 * (square + (2 + both) * cell + query + output + 9 * 4)
+        nf.save_model(tmp_path / "best.safetensors", kind(config))
+        written = f"a position of the text: {found.written} FLOPs"
+        assert written in counted(call, tmp_path)  # without "0 FLOPs for each position"
 
 
 def test_chosen_experts_compute(tmp_path):
