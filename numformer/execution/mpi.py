@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from numformer.errors import InputError
-from numformer.execution.ranks import Ranks
+from numformer.execution.ranks import RankLost, Ranks
 
 SIZES = "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"
 """Variables that MPICH's and Open MPI's mpiexec set to the number of processes."""
@@ -22,13 +22,22 @@ class MPIRanks(Ranks):
         self.rank, self.size = self._comm.rank, self._comm.size
 
     def send(self, array: np.ndarray, to: int, tag: int = 0) -> Callable[[], bool]:
-        return self._comm.Isend(array, to, tag).Test
+        return functools.partial(_call, _call(self._comm.Isend, array, to, tag).Test)
 
     def receive(self, array: np.ndarray, source: int, tag: int = 0) -> Callable[[], bool]:
-        return self._comm.Irecv(array, source, tag).Test
+        return functools.partial(_call, _call(self._comm.Irecv, array, source, tag).Test)
 
     def is_waiting(self, source: int, tag: int) -> bool:
-        return self._comm.Iprobe(source, tag)
+        return _call(self._comm.Iprobe, source, tag)
+
+
+def _call(function: Callable, *arguments) -> Any:
+    """Return what a function of MPI returns. Raises RankLost if another rank ends meanwhile."""
+    try:
+        return function(*arguments)
+    except _library().Exception as problem:
+        reason = str(problem).splitlines()[0]
+        raise RankLost(f"another rank has ended, or cannot be reached ({reason})") from None
 
 
 def _library() -> Any:

@@ -6,9 +6,13 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from numformer.execution import mpi
+from numformer.execution.ranks import RankLost
 from tests.equal_runs import assert_same_run, last
 from tests.faults import ranks
 
@@ -63,6 +67,31 @@ def test_a_rank_that_hangs_is_missed(tmp_path):
     os.kill(ranks.ranks_of(process)[1], signal.SIGSTOP)
     _, err = ended(process, 2, 9)  # 9 where mpiexec tells how the rank that hangs was ended
     assert "rank 1 has not answered for 1 seconds" in err and err.count("error:") == 1
+
+
+class Gone(Exception):
+    """What MPI raises where another process ends while a message is on its way."""
+
+
+def gone(*_):
+    raise Gone("Other MPI error, error stack:\n(68) process_vm_readv failed")
+
+
+def test_an_error_of_mpi_is_a_rank_that_is_lost(monkeypatch):
+    monkeypatch.setattr(mpi, "_library", lambda: SimpleNamespace(Exception=Gone))
+    member, number = mpi.MPIRanks.__new__(mpi.MPIRanks), np.zeros(1)
+    sent = SimpleNamespace(Isend=lambda *_: request, Irecv=lambda *_: request, Iprobe=gone)
+    request = SimpleNamespace(Test=gone)
+    lost = SimpleNamespace(Isend=gone, Irecv=gone, Iprobe=gone)
+    words = "another rank has ended, or cannot be reached .Other MPI error, error stack:.$"
+    for member._comm in (sent, lost):
+        for call in (
+            lambda: member.send(number, 1)(),
+            lambda: member.receive(number, 1)(),
+            lambda: member.is_waiting(1, 0),
+        ):
+            with pytest.raises(RankLost, match=words):
+                call()
 
 
 @pytest.mark.parametrize(

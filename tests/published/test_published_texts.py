@@ -144,7 +144,7 @@ def test_tasks_use_published_models(tmp_path, call, monkeypatch):
     )
     assert code == 0 and out[0].startswith("to be") and Path("a.png").exists()
     code, out, err = call(write.main, f"--run {bert} --input", "to be")
-    assert code == 2 and len(err) == 1 and "a model for Infilling" in err[0]
+    assert code == 2 and len(err) == 1 and "Use python -m toy_tasks.masked." in err[0]
     code, out, _ = call(masked.main, f"--run {bert} --input", "the small [MASK] runs")
     assert code == 0 and "[MASK]" not in out[0] and out[0].startswith("the small")
     from PIL import Image
