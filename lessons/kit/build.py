@@ -97,6 +97,8 @@ class Page:
         rendered = rendered.replace(
             '<div class="math block">', '<div class="math block" tabindex="0">'
         )
+        # On a phone, a name of code in a table breaks after its dots.
+        rendered = re.sub(r"(?<=\w)\.(?=[\w.]+</code>(?:</a>)?</td>)", ".<wbr>", rendered)
         # No line may begin with a comma that follows a formula.
         formula = r'(<span class="math inline">(?:(?!</span>).)*</span>[,.;:?)]+)'
         return re.sub(formula, r'<span class="together">\1</span>', rendered)

@@ -67,12 +67,14 @@ def opened(html: str) -> str:
                 stack.append(tag[2])
         elif not tag and {"p", "li"} & {*stack} and not {*QUIET} & {*stack}:
             parts[at] = pattern.sub(opens, part)
+    slanted = r'(\(?<(em|strong)><button type="button" class="word"[^<]*</button></\2>[.,;:?!)]*)'
+    html = re.sub(slanted, r'<span class="whole-word">\1</span>', "".join(parts))
     notes = "".join(
         f'<div popover class="word-says" id="word-{word.place}"><p><strong>{escape(word.name)}'
         f"</strong> {escape(word.says)} {_lesson(word.lesson)}</p></div>"
         for word in opened
     )
-    return "".join([*parts, *rest, notes])
+    return "".join([html, *rest, notes])
 
 
 def _lesson(number: int) -> str:

@@ -73,7 +73,7 @@ SIGNS = (
     "ell ℓ rho ρ"
 )
 SIGNS = dict(zip(SIGNS.split()[::2], SIGNS.split()[1::2], strict=True))
-NUMBERS = re.compile(r"[\d\s.,+−%-]+|\$[\d.]+ \\cdot 10\^\{-?\d+\}\$")  # the latter: scientific()
+NUMBERS = re.compile(r"[\d\s.,+−%-]*|\$[\d.]+ \\cdot 10\^\{-?\d+\}\$")  # the latter: scientific()
 UNDERLINES = {1: "=", 2: "-"}  # by the level of a heading
 
 

@@ -711,7 +711,7 @@ class Opening {
       pen.fillRect(left, y + size * 0.62, long, stage.small ? 3 : 4);
       pen.globalAlpha = 1;
       if (n || !flown) stage.text(pen, percent(chance), left + wide - 4, y, { align: "right", alpha, size: size - 2, colour: "soft" });
-      stage.text(pen, shown, left, mix(y, stage.y("decoder", row), far), { alpha: n ? alpha : u, size: mix(size, stage.size("decoder"), far), weight: n ? 400 : 600 });
+      stage.fitted(pen, shown, left, mix(y, stage.y("decoder", row), far), wide - (stage.small ? 34 : 46), { alpha: n ? alpha : u, size: mix(size, stage.size("decoder"), far), weight: n ? 400 : 600 });
     });
   }
 
@@ -720,7 +720,7 @@ class Opening {
     const { stage, words } = this;
     const [left, y] = [stage.x(LAYERS) + stage.strip + 10, stage.y("decoder", row)];
     const { shown, chance } = words[row];
-    stage.fitted(pen, shown, left, y, stage.out - (stage.small ? 42 : 100), { weight: 600, colour: shown === "⟨end⟩" ? "soft" : "ink" });
+    stage.fitted(pen, shown, left, y, stage.out - (stage.small ? 46 : 100), { weight: 600, colour: shown === "⟨end⟩" ? "soft" : "ink" });
     this.chance(pen, row, chance);
   }
 

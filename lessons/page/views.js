@@ -162,7 +162,7 @@ class Chart {
       ...y.ticks.map(({ at, label }) => grid(height * (1 - at), label)),
       line({ x1: LEFT, x2: LEFT + width, y1: height, y2: height }),
       element("text", { x: LEFT + width / 2, y: height + BOTTOM - 6, class: "middle label" }, x.label),
-      element("text", { x: 0, y: 12 - TOP, class: "label" }, y.label),
+      element("text", { x: 0, y: 6 - TOP, class: "label" }, y.label),
       ...this.groups,
       ...(marker ? [this.curtain, ...this.markers.filter(Boolean), this.rule] : []),
     );

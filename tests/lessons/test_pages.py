@@ -199,6 +199,18 @@ def test_a_page_has_all_that_its_lesson_shows(entry, open_page):
     wide = """all => all.filter(each => each.scrollWidth > 1.5 * each.clientWidth)
         .map(each => each.textContent)"""
     assert page.eval_on_selector_all(".math.block", wide) == [], "too wide for a phone"
+    broken = """all => all.filter(code => [...code.childNodes].some(part => {
+        const name = new Range();
+        name.selectNodeContents(part);
+        return part.data && !part.data.includes(" ") && name.getClientRects().length > 1;
+    })).map(code => code.textContent)"""
+    assert page.eval_on_selector_all("td code", broken) == [], "a name breaks within a word"
+    loose = """all => all.map(word => word.closest("em, strong") ?? word).filter(word =>
+        /^[.,;:?!)]/.test(word.nextSibling?.data) || /\\($/.test(word.previousSibling?.data))
+        .filter(word => !word.closest(".whole-word")).map(word => word.textContent)"""
+    assert page.eval_on_selector_all("button.word", loose) == [], "a comma may begin a line"
+    edge = "all => all.filter(part => part.getBoundingClientRect().left < 20).length"
+    assert page.eval_on_selector_all("main > :not(article)", edge) == 0, "text at the edge"
     tabs = """() => [...document.querySelectorAll("a[href], button, input, [tabindex='0']")]
         .filter((each) => each.checkVisibility())
         .findIndex((each) => each.matches(".simulation-stage *"))"""

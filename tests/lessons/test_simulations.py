@@ -61,12 +61,14 @@ DRIVE = """(figure, [states, says]) => JSON.stringify(states.map((state) => {
   const loose = [...figure.querySelectorAll(innerWidth < 400 ? LOOSE : "none")].map(high);
   const stage = high(figure.querySelector(".simulation-stage"));
   const height = loose.reduce((left, own) => left - own, stage);
-  const overprinted = [...figure.querySelectorAll(".chart svg")].flatMap((chart) => {
-    const texts = [...chart.querySelectorAll(".drawn text")].map((text) => text.getBBox());
+  const overprinted = [...figure.querySelectorAll(".chart svg")].flatMap((chart) => [
+    ".drawn text", ".label:not(.middle), .end"
+  ].flatMap((kind) => {
+    const texts = [...chart.querySelectorAll(kind)].map((text) => text.getBBox());
     const meets = (a, b) => Math.abs(a.x - b.x) < (a.x < b.x ? a : b).width - 1
       && Math.abs(a.y - b.y) < a.height - 4;
     return texts.filter((a, n) => texts.some((b, m) => m < n && meets(a, b)));
-  }).length;
+  })).length;
   const idle = [...figure.querySelectorAll(".views > :not(.stepper)")].filter((view) => {
     const { top, bottom } = view.getBoundingClientRect();
     const ends = [...view.querySelectorAll("*")].filter((part) => !part.childElementCount
@@ -163,6 +165,9 @@ def wanted(simulation: Simulation, chosen: dict, arrays: dict) -> dict:
     return json.loads(json.dumps({"views": shown, "thumbnails": small, "code": code}))
 
 
+# The sliders that are too short for a finger.
+SHORT = """figure => [...figure.querySelectorAll(".range input")]
+  .map((input) => input.offsetWidth).filter((wide) => wide && wide < 120)"""
 # The texts of a stage that are smaller than 11 pixels on the screen.
 SMALL = """figure => [...figure.querySelectorAll(".simulation-stage *")].filter((part) => {
   const scale = part.ownerSVGElement ? part.getScreenCTM?.().a : 1;
@@ -198,9 +203,9 @@ def fits(figure, simulation: Simulation, driven: list[dict], width: int) -> None
     heights = {shown["height"] for shown in driven}
     assert max(heights) - min(heights) < 1, f"{width}: {sorted(heights)}"
     assert width > 390 or figure.evaluate(ROOM) == 0, "room for what is not shown"
-    assert not any(shown["overprinted"] for shown in driven), "names of dots lie on each other"
+    assert not any(shown["overprinted"] for shown in driven), "texts of a chart lie on others"
     assert not any(shown["idle"] for shown in driven), f"{width}: a view is mostly empty"
-    assert figure.evaluate(SMALL) == []
+    assert figure.evaluate(SMALL) == [] == figure.evaluate(SHORT)
     for seen, least, top, below in figure.evaluate(TOGETHER):
         assert seen >= least - 1 and top >= 0 and below < 1, f"{width}: controls hide the figure"
     for view in simulation.views:

@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 import lessons
 from lessons.__main__ import main
 from lessons.kit import facts
-from lessons.kit.lesson import INK, Beside, Matrix, Picture, Piece, plain
+from lessons.kit.lesson import INK, Beside, Matrix, Picture, Piece, plain, table
 from lessons.kit.papers import AUTHORS, PAPERS
 from lessons.kit.percent import cells
 from lessons.kit.run import run
@@ -261,11 +261,12 @@ def test_markdown_in_a_terminal(markdown, shown):
 def test_a_matrix_shows_its_numbers(page):
     matrix = Matrix("M", np.array([[-1.25, 0.001], [0, -np.inf]]), ["a", "b"], ["c", "d"])
     assert matrix.cells() == [["−1.25", "0.00"], ["0", "−∞"]]
-    table = Matrix("M", np.array([[-2, 1, 0], [3, -4, 5]]), ["a", "b"], ["c", "d", "e"]).html(page)
-    head, *body = table.split("<tr>")[1:]
+    shown = Matrix("M", np.array([[-2, 1, 0], [3, -4, 5]]), ["a", "b"], ["c", "d", "e"]).html(page)
+    head, *body = shown.split("<tr>")[1:]
     assert re.findall(r">(\w)</th>", head) == ["c", "d", "e"]
     rows = [re.findall(r">([\w−]+)</t", row) for row in body]
     assert rows == [["a", "−2", "1", "0"], ["b", "3", "−4", "5"]]
+    assert "| --- | ---: |" in table(["of", "length"], [["a", "1.5"], ["all", ""]]).text
 
 
 def test_a_picture_has_its_words_and_the_colour_of_the_text_around_it(page):
