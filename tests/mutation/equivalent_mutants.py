@@ -26,6 +26,10 @@ Whether a tensor of a file wants a gradient is not looked at.
     published/pickles.py: 'NEWTRUE': False
 A row of a table whose parameter a model lacks is not used.
     published/images.py: range(config.registers or 1)
+A factor keeps the order of measures; a number that all evaluations share decides nothing.
+    training/trainer.py: sign = -2 if
+    training/trainer.py: self.task.higher_is_better else 2
+    training/trainer.py: e.get('held_out_loss', 1)
 Arrays of the host have no kernels.
     arithmetic.py: if (kernel := kernels_for(a).get('matmul'))
 Only the number of sources is looked at, not their length.
