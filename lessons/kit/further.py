@@ -67,7 +67,7 @@ def opened(html: str) -> str:
                 stack.append(tag[2])
         elif not tag and {"p", "li"} & {*stack} and not {*QUIET} & {*stack}:
             parts[at] = pattern.sub(opens, part)
-    slanted = r'(\(?<(em|strong)><button type="button" class="word"[^<]*</button></\2>[.,;:?!)]*)'
+    slanted = r"(\(?<(em|strong)>[^<]{0,30}<button [^<]*</button></\2>[.,;:?!)]*)"
     html = re.sub(slanted, r'<span class="whole-word">\1</span>', "".join(parts))
     notes = "".join(
         f'<div popover class="word-says" id="word-{word.place}"><p><strong>{escape(word.name)}'

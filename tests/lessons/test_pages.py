@@ -205,9 +205,11 @@ def test_a_page_has_all_that_its_lesson_shows(entry, open_page):
         return part.data && !part.data.includes(" ") && name.getClientRects().length > 1;
     })).map(code => code.textContent)"""
     assert page.eval_on_selector_all("td code", broken) == [], "a name breaks within a word"
-    loose = """all => all.map(word => word.closest("em, strong") ?? word).filter(word =>
-        /^[.,;:?!)]/.test(word.nextSibling?.data) || /\\($/.test(word.previousSibling?.data))
-        .filter(word => !word.closest(".whole-word")).map(word => word.textContent)"""
+    loose = """all => all.filter(word => !word.closest(".whole-word")).filter(word => {
+        const { previousSibling: left, nextSibling: right, parentElement: slanted } = word;
+        return /^[.,;:?!)]/.test((right ?? slanted.nextSibling)?.data)
+            || /\\($/.test((left ?? slanted.previousSibling)?.data);
+    }).map(word => word.textContent)"""
     assert page.eval_on_selector_all("button.word", loose) == [], "a comma may begin a line"
     edge = "all => all.filter(part => part.getBoundingClientRect().left < 20).length"
     assert page.eval_on_selector_all("main > :not(article)", edge) == 0, "text at the edge"
