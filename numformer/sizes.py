@@ -28,7 +28,7 @@ each position of a text, from its config alone.
 UNMULTIPLIED = "input", "source", "target", "output", "positions"
 """Parts whose tables are looked up; the output may share one of these."""
 ENCODERS = "encoder", "backwards"
-"""Parts that read the source; a recurrent model reads it backwards, too."""
+"""Parts that read the source; a recurrent model also reads it backwards."""
 SOURCE = (
     "cross_attention.sublayer.key.weight",
     "cross_attention.sublayer.value.weight",
@@ -101,9 +101,9 @@ def sizes_of(kind: type[Model], config: Any) -> Sizes:
 
 
 def sizes_in(path: Path) -> tuple[str, Sizes]:
-    """The kind of the model that a config.json, a published folder or a run has, and its Sizes.
+    """The kind and the Sizes of the model in a config.json, a published folder or a run.
 
-    The config.json of a run stands for the run.
+    The config.json in a run's folder stands for the run.
     """
     if path.name == CONFIG and path.with_name("metrics.jsonl").is_file():
         path = path.parent
@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
     if sizes.read:
         print(f"a position of the source: {_amount(sizes.read, 'FLOPs')}")
     seen = f", and {_amount(sizes.seen, 'FLOPs')} for each position that it sees"
-    seen = seen if sizes.seen else ""  # only of self-attention
+    seen = seen if sizes.seen else ""  # only for self-attention
     print(f"a position of the text: {_amount(sizes.written, 'FLOPs')}{seen}")
     print("training takes three times as many FLOPs")
     return 0

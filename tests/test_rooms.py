@@ -93,7 +93,7 @@ CHANGING = {"State", "States", "Texts", "Case", "InputGenerator", "Probe"}
 """The dataclasses whose objects change: states of a text that is being written, and cases."""
 
 
-def test_other_dataclasses_are_frozen_and_configs_take_names_alone():
+def test_other_dataclasses_are_frozen_and_configs_take_only_keywords():
     modules = [module for name, module in [*sys.modules.items()] if name.startswith("numformer.")]
     values = (value for module in modules for value in vars(module).values())
     classes = {v for v in values if isinstance(v, type) and "__dataclass_params__" in vars(v)}

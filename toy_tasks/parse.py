@@ -230,7 +230,7 @@ class ParseTask:
 
 
 def read_data(options: argparse.Namespace) -> Data:
-    """The sentences of the treebank in --data, or of the grammar: fewer with --quick."""
+    """The sentences of the treebank in --data, or of the grammar (fewer with --quick)."""
     divisor = 100 if options.quick else 1
     if options.data:
         return treebank_data(options.data)
@@ -238,9 +238,9 @@ def read_data(options: argparse.Namespace) -> Data:
 
 
 def rows_for(total: int) -> dict[str, dict]:
-    """The settings of both models for all of `total` sentences, and for each smaller number.
+    """The settings of both models for all `total` sentences, and for each smaller number in STEPS.
 
-    All sentences get the steps of the next larger number in STEPS, or of the largest.
+    A row with all sentences has the steps of the next larger number in STEPS, or of the largest.
     """
     nearest = min((count for count in STEPS if count >= total), default=max(STEPS))
     steps_for = {total: STEPS[nearest]}
@@ -258,7 +258,7 @@ def rows_for(total: int) -> dict[str, dict]:
 
 
 def choose_rows(options: argparse.Namespace) -> dict[str, dict]:
-    """The rows for the sentences that there are."""
+    """The rows for the sentences of the treebank or the grammar."""
     return rows_for(len(read_data(options)["train"]))
 
 

@@ -145,7 +145,7 @@ def _in_a_line(formula: str) -> str:
             return first + "".join(map("".join, zip(signs[part.tag], others, strict=True)))
         return (part.text or "") + "".join(inner)
 
-    formula = re.sub(r"&\w+;", lambda name: escape(unescape(name[0])), formula)  # XML has few names
+    formula = re.sub(r"&\w+;", lambda name: escape(unescape(name[0])), formula)  # XML lacks most
     return line(ElementTree.fromstring(formula)).replace("⊤", "T")
 
 

@@ -44,7 +44,7 @@ def cells(path: Path) -> list[Cell]:
 
 @contextlib.contextmanager
 def naming(place: object) -> Iterator[None]:
-    """Raise RuntimeError, which names the lesson or the example, for an error in its code."""
+    """Raise an error in the code as a RuntimeError that names the lesson or the example."""
     try:
         yield
     except Exception as problem:

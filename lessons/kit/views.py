@@ -420,8 +420,8 @@ class Diagram(View):
 
     `at` names the array () with the index of the block at work, `way` the array () with the
     direction, 1 or -1, and `values` an array (N,) of numbers to show in the blocks. A click on a
-    block sets the control `pick`, whose options have the order of the blocks. Where a page has the
-    room, a diagram that `turns` lies: what is below on a phone is at the right there.
+    block sets the control `pick`, whose options have the order of the blocks. On a wide page, a
+    diagram that `turns` runs from left to right instead of from top to bottom.
     """
 
     blocks: Sequence[Block]

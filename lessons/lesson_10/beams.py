@@ -57,14 +57,14 @@ def mark(state, parents, row, column, kind) -> list[tuple[int, int]]:
 tree = Simulation(
     name="tree",
     title="A beam grows",
-    say="Press **Play**. Each column is a step, and holds the hypotheses that go on, the best at "
+    say="Press **Play**. Each column is a step and holds the hypotheses that go on, the best at "
     "the top, each with the logarithm of its probability so far. Where a hypothesis has ended, a ⊣ "
     "and its score stand beside its last word. **Watch** which early leader dies out. Then set the "
     "beam to 1, which is greedy: which word turns out to be a mistake? And what does the penalty "
     "do to the scores?",
     caption="The tree of a beam of 4 after its last step.",
     alt="A tree that grows to the right, four places in a column, each with a word and a "
-    "logarithm. Many branches end after a few columns, one leads to the best translation.",
+    "logarithm. Many branches end after a few columns; one leads to the best translation.",
     controls=[
         Choice("sentence", "Sentence", [Option(n, n, f"*{text}*") for n, text in TREES.items()]),
         Choice("beam", "Beam", WIDTHS, start=len(WIDTHS) - 1),

@@ -61,7 +61,7 @@ class Bars {
 
 const [GONE, DROPPED, OPEN, BEST] = [0, 1, 2, 3];
 const KINDS = { [DROPPED]: "dropped", [OPEN]: "open", [BEST]: "best" };
-const [ACROSS, DOWN, WIDE, HIGH, TOP] = [92, 48, 80, 36, 24]; // of a place, of its box, and of the steps' numbers
+const [ACROSS, DOWN, WIDE, HIGH, TOP] = [92, 48, 80, 36, 24]; // sizes of a place and of its box; the height of the step numbers
 
 class Tree {
   constructor(data, simulation) {
@@ -87,7 +87,7 @@ class Tree {
 
   set(arrays) {
     const { words, log_p, parents, ends, state, vocabulary } = this.data;
-    const down = this.high / arrays[state][0].filter(Boolean).length; // few hypotheses share the height
+    const down = this.high / arrays[state][0].filter(Boolean).length; // few hypotheses stand further apart
     const middle = (step, place) => [ACROSS * (step + 0.5), TOP + down * (place + 0.5)];
     this.nodes.forEach((line, row) =>
       line.forEach((node, column) => {
@@ -109,7 +109,7 @@ class Tree {
     );
     const last = arrays[state].findLastIndex((line) => line.some(Boolean));
     if (last !== this.last) {
-      this.last = last; // the latest step is in sight, and the steps before it
+      this.last = last; // keep the latest step in sight, and the steps before it
       this.element.scrollLeft = (last + 1) * ACROSS - this.element.clientWidth;
     }
   }

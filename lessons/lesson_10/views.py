@@ -67,10 +67,10 @@ GONE, DROPPED, OPEN, BEST = 0, 1, 2, 3
 class Tree(View):
     """The hypotheses of a beam, a column for each step, the best at the top.
 
-    Arrays (T, W): `words` indices of words in `vocabulary`, `log_p`, `parents` places in the step
-    before, `ends` the scores of those that end there, 0 where none does. `state` is 0 where nothing
-    is yet, 1 where nothing went on, 2 on the way to a hypothesis that is open or has ended, 3 on
-    the way to the best so far.
+    Arrays (T, W): `words` (indices in `vocabulary`), `log_p`, `parents` (places in the step
+    before), `ends` (the score of a hypothesis that ends there, or 0). `state` is 0 at an empty
+    place, 1 at a word that led no further, 2 on the way to a hypothesis that is open or has ended,
+    3 on the way to the best so far.
     """
 
     vocabulary: Sequence[str]

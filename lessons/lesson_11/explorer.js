@@ -111,7 +111,7 @@ class Explorer {
     this.small.forEach(({ button }, n) => button.setAttribute("aria-pressed", n === chosen.head));
     this.title.say(this.named([kind, layer, head]));
     this.note.say(this.data.notes[this.model][chosen.head]);
-    this.down = HIGH * Math.min(2, this.data.length / Math.max(left.length, right.length)); // few words share the height
+    this.down = HIGH * Math.min(2, this.data.length / Math.max(left.length, right.length)); // few words stand further apart
     [...this.buttons, ...this.right].forEach((part, n) => part.setAttribute("transform", `translate(0 ${TOP + this.down * (n % this.data.length)})`));
     this.buttons.forEach((button, n) => {
       button.toggleAttribute("hidden", n >= left.length);

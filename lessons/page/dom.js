@@ -85,7 +85,7 @@ export function roving(rows, reached = () => {}) {
       for (const event of ["blur", "pointerleave"]) mark.addEventListener(event, () => reached(null));
       mark.addEventListener("keydown", (event) => {
         const [down, right] = turned(event) ?? [];
-        const to = row + (line.length > 1 ? down : down || right); // in a single column all arrows move
+        const to = row + (line.length > 1 ? down : down || right); // in a single column, all four arrows move
         const next = rows[to]?.[Math.min(column + right, rows[to].length - 1)];
         if (!next) return;
         event.preventDefault();

@@ -37,7 +37,7 @@ function mistakes(a, b) {
   return rows[a.length][b.length];
 }
 
-/** The word itself if some section has it, or else the most similar word: that of most sections with the `others`. */
+/** The word itself if a section has it, or else the most similar word; of several, the one that most sections have with the `others`. */
 function known(word, others) {
   if (word.length < SHORT || texts.some((text) => begins(word).test(text))) return word;
   let [nearest, least] = [[word], word.length < LONG ? 2 : 3];

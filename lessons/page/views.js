@@ -280,7 +280,7 @@ function shareOf({ low, high, log }, value) {
   return Math.max(0, Math.min(1, (of(value) - of(low)) / (of(high) - of(low))));
 }
 
-const [WIDE, HIGH, LYING] = [132, 40, 800]; // of a block, and of the room in which a diagram lies
+const [WIDE, HIGH, LYING] = [132, 40, 800]; // a block's width and height; the least width for a horizontal diagram
 
 class Diagram {
   constructor(data, simulation) {
@@ -304,7 +304,7 @@ class Diagram {
     if (data.turns) new ResizeObserver(() => this.lay(this.element.clientWidth >= LYING)).observe(this.element);
   }
 
-  /** Put the blocks in their places; if the diagram lies, what stood below stands at the right. */
+  /** Place the blocks from top to bottom, or, if `lying`, from left to right. */
   lay(lying) {
     const spots = this.data.blocks.map(({ column, row }) => (lying ? [row, column] : [column, row]));
     const least = [0, 1].map((n) => Math.min(...spots.map((spot) => spot[n])));

@@ -32,7 +32,7 @@ class MPIRanks(Ranks):
 
 
 def _call(function: Callable, *arguments) -> Any:
-    """Return what a function of MPI returns. Raises RankLost if another rank ends meanwhile."""
+    """Return the result of a function of MPI. Raises RankLost if another rank ends meanwhile."""
     try:
         return function(*arguments)
     except _library().Exception as problem:

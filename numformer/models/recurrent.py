@@ -70,7 +70,7 @@ class Config(settings.Settings):
 
 PARTS = {"source": "embedding", "target": "embedding", "readout": "output"}
 PARTS |= {"encoder": "encoder", "backwards": "encoder", "bridge": "decoder", "decoder": "decoder"}
-"""What the parameters of each part of the model are counted as, except those of attention."""
+"""The name under which the parameters of each part are counted, except those of attention."""
 
 _Config = Config  # because the model below has a class attribute `Config`
 
@@ -143,8 +143,8 @@ class RecurrentEncoderDecoder(Model):
     def parameter_counts(self) -> dict[str, int]:
         """Return the number of parameters of each part, and in total.
 
-        The "attention" has its keys; "output" is the layer before the target's embedding, and the
-        decoder's first state is counted with the decoder.
+        The "attention" includes its keys, the "decoder" the layer that computes its first state;
+        "output" is the layer before the target's embedding.
         """
         counts: Counter[str] = Counter()
         for name, parameter in self.named_parameters().items():

@@ -1,4 +1,4 @@
-"""The config.json of a published model: its settings, and what most kinds read in it."""
+"""The config.json of a published model: its settings, and the readings that most kinds share."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -93,7 +93,7 @@ def stack_fields(
     layers: str = "num_hidden_layers",
     activation: str = "hidden_act",
 ) -> dict:
-    """The fields of a stack of layers with biases; the other arguments are the settings' names."""
+    """The fields of a stack of layers with biases; the other arguments name its settings."""
     names = dict(d_model=d_model, d_ff=d_ff, heads=heads, layers=layers)
     fields = {ours: foreign[theirs] for ours, theirs in names.items()}
     return fields | dict(activation=foreign.choice(activation, ACTIVATIONS), attention_bias=True)

@@ -1,4 +1,4 @@
-"""What readings of language models share: how one is given, its positions, its layers in turn."""
+"""What the readings of language models share: their type, their positions, layers in turn."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

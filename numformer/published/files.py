@@ -56,7 +56,7 @@ def advice(folder: Path) -> str | None:
     is_path = folder.exists() or parent == Path("runs") or (parent != Path() and parent.exists())
     if not is_path and re.fullmatch(r"[\w.-]+/[\w.-]+|[\w-]+", str(folder)):
         return (
-            "Name the folder of a run, such as runs/reverse. If this is a name on the hub, "
+            "Name the folder of a run, such as runs/reverse. If this is a model on the hub, "
             f"download it: hf download {folder} --local-dir {folder.name}, then name {folder.name}."
         )
     files = [folder, *folder.iterdir()] if folder.is_dir() else [folder]

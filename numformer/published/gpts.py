@@ -1,4 +1,4 @@
-"""Language models whose names differ from Llama's: GPT-2, Pythia, OPT, BLOOM, Falcon and others."""
+"""Language models with other array names than Llama's: GPT-2, Pythia, OPT, BLOOM and others."""
 
 from typing import Any
 
@@ -152,7 +152,7 @@ def read_gpt_neo(foreign: ForeignConfig) -> dict:
     )
     ours |= dict(attention_bias=False, attention_output_bias=True)
     types = foreign.get("attention_types", [[["global", "local"], 12]])
-    most = ours["layers"] + 1  # a file may name a billion
+    most = ours["layers"] + 1  # a file may claim a billion
     kinds = [kind for names, count in types for _ in range(min(count, most)) for kind in names]
     known = {"global": "attention", "local": "window"}
     mixers = in_turn(

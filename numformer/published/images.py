@@ -75,7 +75,7 @@ def deit(config) -> Table:
     return vit(config, "deit", classifier=("cls_" if config.distilled_head else "") + "classifier")
 
 
-# DINOv2 (Oquab et al. 2023): LayerScale, and in its largest model gates; some have registers.
+# DINOv2 (Oquab et al. 2023): LayerScale, gates in its largest model, registers in some.
 
 
 def read_dinov2(foreign: ForeignConfig) -> dict:

@@ -109,16 +109,16 @@ def require_valid(folder: Path, build: Callable) -> Any:
 
 
 def _valid_ids(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a config without ends outside the vocabulary, of which a warning tells.
+    """The fields of a config, less any end id outside the vocabulary; a warning names one.
 
-    Nor is there such a start where no decoder begins with it.
+    A start id outside the vocabulary is left out, too, unless a decoder begins with it.
     """
     size = fields.get("target_vocabulary", fields.get("vocabulary"))
     ends = [fields.get("end_id"), *fields.get("other_ends", ())]
     starts = [] if "decoder_layers" in fields else [fields.get("start_id")]
     for name, verb, ids in ("start_id", "starts", starts), ("end_id", "ends", ends):
         if outside := [n for n in ids if n is not None and n >= size]:
-            words = f"{folder} {verb} a text with {outside[0]}, which is no id below {size}"
+            words = f"{folder} {verb} a text with {outside[0]}, which is not an id below {size}"
             warnings.warn(f"{words}: it is ignored", stacklevel=8)
             first, *others = [n for n in ids if n not in outside] or [None]
             fields = fields | {name: first} | (dict(other_ends=others) if ids is ends else {})

@@ -1,4 +1,4 @@
-"""Marian and the encoder-decoders that took over its names, with Whisper: readings and tables."""
+"""Readings and tables of Marian, of encoder-decoders with its array names, and of Whisper."""
 
 from numformer.published.configs import ACTIVATIONS, ForeignConfig, end_ids, special_ids
 from numformer.published.table import Table

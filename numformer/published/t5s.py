@@ -139,4 +139,4 @@ T5S = {
     "mt5": (read_mt5, lambda foreign: dict(scaled=False)),
     "umt5": (read_umt5, factors),
 }
-"""The readings, and how the table's arguments are found, by the model_type of a config.json."""
+"""The readings and what finds the table's arguments, by the model_type of a config.json."""

@@ -216,7 +216,7 @@ class Table:
     number of a layer, a second `*` that of an expert in it; `a+b` are two parts side by side, `a|b`
     stands for two rows. Rows with the same part of ours are alternatives: the first of them that
     the files have is read, and the others must hold the same numbers. `optional` is a prefix that
-    the files may leave out, in all names at once; a `bare` model is written without it.
+    the files may omit from all names at once; a `bare` model is written without it.
     """
 
     def __init__(self, text: str, optional: str = "", bare: bool = False):

@@ -180,7 +180,7 @@ def _is_kind(kind: object, model: type[Model]) -> bool:
 def save_model(path: Path, model: Model, **metadata) -> None:
     """Save a model's parameters, kind, config and further JSON `metadata`.
 
-    Raises InputError for another object, and unless all parameters are float32, or all float64.
+    Raises InputError unless `model` is a Model whose parameters are all float32, or all float64.
     """
     if not isinstance(model, Model):
         fix = "Write save_model(path, model)."

@@ -260,7 +260,7 @@ class Trainer:
     def since_progress(self) -> list[dict]:
         """Return the best evaluation and all evaluations after it.
 
-        Of equal ones the one with the lowest held-out loss is the best, then the earliest.
+        Of equal evaluations, that with the lowest held-out loss is the best, then the earliest.
         """
         sign = -1 if self.task.higher_is_better else 1
         values = [(sign * e[self.task.metric], e.get("held_out_loss", 0)) for e in self.evaluations]

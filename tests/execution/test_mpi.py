@@ -70,7 +70,7 @@ def test_a_rank_that_hangs_is_missed(tmp_path):
 
 
 class Gone(Exception):
-    """What MPI raises where another process ends while a message is on its way."""
+    """The error that MPI raises if another process ends while a message is on its way."""
 
 
 def gone(*_):

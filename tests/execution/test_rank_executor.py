@@ -71,7 +71,7 @@ def run_rank(
     """What rank 0 saw, or else what is left of the others, and the bytes that were sent."""
     executor = executor_of(count, ranks, optimizer)
     assert isinstance(executor, RankExecutor)
-    assert executor.overlap  # unless it is switched off
+    assert executor.overlap  # it is the default
     executor.overlap = overlap
     if ranks.rank:
         assert executor.serve([1] if ranks.rank == 1 else []) == {"step": 3}

@@ -60,7 +60,7 @@ def test_labels_of_a_text_the_most_probable_first(tmp_path, call):
     assert trained(padded).splitlines()[0].endswith(f" {softmax(whole).max():.4f}")
 
 
-def test_a_long_text_is_cut_to_the_longest_of_all_models(tmp_path):
+def test_a_long_text_is_cut_even_if_the_config_allows_more(tmp_path):
     folder = classifier(tmp_path, "SequenceClassification", max_position_embeddings=5000)
     assert nf.load(folder).text.context == 4096
 

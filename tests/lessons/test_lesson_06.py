@@ -126,12 +126,12 @@ def test_the_stored_runs_are_those_of_today(name):
     assert today == pytest.approx(measured(6)["losses"][name][0], abs=0.02)
 
 
-def test_the_diagram_lies_where_there_is_room_and_all_arrows_move_in_it(open_page):
+def test_the_diagram_is_horizontal_on_a_wide_page_and_all_arrows_move_in_it(open_page):
     page = open_page(COURSE[5].page)
     blocks = page.locator("#block .block")
     for width, way, key in (1280, "x", "ArrowRight"), (390, "y", "ArrowDown"):
         page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_timeout(200)  # it lies, or stands, in the next frame
+        page.wait_for_timeout(200)  # the diagram turns in the next frame
         places = [part.bounding_box()[way] for part in blocks.all()]
         assert places == sorted({*places}), "each part comes after the one before it"
         wide = "all => all.filter(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth)"

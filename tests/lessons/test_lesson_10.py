@@ -144,7 +144,7 @@ def test_what_is_measured_is_of_these_models_and_says_what_the_text_says():
     assert log_p == sorted(log_p) and lengths == sorted(lengths, reverse=True)
 
 
-# Chooses a step -> how far its boxes are within the tree that is in sight.
+# Chooses a step -> how far its boxes are inside the visible part of the tree.
 IN_SIGHT = """(figure, step) => {
   figure.simulation.choose("step", step);
   figure.simulation.settle?.();

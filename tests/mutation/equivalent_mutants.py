@@ -9,22 +9,22 @@ import re
 from tests.mutation.mutants import Mutant
 
 LISTED = """
-How much is done at once, and how weights lie, changes no number.
+How much is done at once, and how weights lie in memory, changes no number.
     generation/reading.py: LARGEST = 4097
     generation/binding.py: SMALL = 1 << 17
     generation/binding.py: SMALL = 2 << 16
     generation/binding.py: SMALL = 1
     generation/binding.py: SMALL = 16
     generation/binding.py: FEW_STEPS = 9
-A tag differs from the others; a method that a rank replaces has no defaults; a wait may be longer.
+A tag need only differ from others; defaults of replaced methods are unused; waits may be longer.
     execution/rank_executor.py: GRADIENTS = 17
     execution/ranks.py: to: int, tag: int=1) -> Callable[[], bool]:
     execution/ranks.py: source: int, tag: int=1) -> Callable[[], bool]:
     execution/ranks.py: timeout: float=40.0
-Whether a tensor of a file wants a gradient is not looked at.
+Nothing reads whether a tensor of a file requires a gradient.
     published/pickles.py: 'NEWFALSE': True
     published/pickles.py: 'NEWTRUE': False
-A row of a table whose parameter a model lacks is not used.
+A table's row is not used if the model lacks its parameter.
     published/images.py: range(config.registers or 1)
 A factor keeps the order of measures; a number that all evaluations share decides nothing.
     training/trainer.py: sign = -2 if

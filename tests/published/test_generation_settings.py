@@ -310,7 +310,7 @@ def test_rules_by_hand():
     ],
 )
 def test_the_lengths_at_which_a_rule_holds(name, value, lengths):
-    """Of texts with a prompt of three ids, at most nine ids long."""
+    """For texts of at most nine ids, of which three are the prompt."""
     ids = np.full((1, 9), 5)
     found = {
         n
@@ -321,7 +321,7 @@ def test_the_lengths_at_which_a_rule_holds(name, value, lengths):
 
 
 def test_after_a_single_start():
-    """The first id may be forced; then what is never first is never second."""
+    """If the first id is forced, ids that may not begin a text may not come second."""
     for forced in (False, True):
         ids = np.array([[1, 5, 6]])
         written = [Texts(None, ids[:, :n], ids, 1, 9, None, forced) for n in range(1, 4)]

@@ -295,7 +295,7 @@ def test_an_end_outside_the_vocabulary_is_ignored_with_a_warning(values, ends, t
         folder = RandomModel(kind, CASES[kind], np.float32).save(tmp_path / kind)
         (folder / "config.json").write_text(json.dumps(CASES[kind] | values))
         assert load_published(folder)[0].config.special.ends == ends
-        words = f"{folder} ends a text with {V}, which is no id below {V}: it is ignored"
+        words = f"{folder} ends a text with {V}, which is not an id below {V}: it is ignored"
         assert [f"{note.message}" for note in recwarn.list] == [words] * (str(V) in f"{values}")
         recwarn.clear()
 
@@ -311,7 +311,7 @@ def test_a_start_outside_the_vocabulary_is_ignored_where_no_decoder_begins_with_
         special = load_published(folder)[0].config.special
         assert special.start == (number if number < V else None)
         assert special.ends == [4, V - 2]
-    words = f"{folder} starts a text with {V}, which is no id below {V}: it is ignored"
+    words = f"{folder} starts a text with {V}, which is not an id below {V}: it is ignored"
     assert [f"{note.message}" for note in recwarn.list] == [words]
 
 

@@ -375,7 +375,7 @@ def test_a_model_of_english_has_no_languages(tmp_path, sounds):
     assert text.prompt(None, "transcribe", False) == [NO_STAMPS]
     assert text.prompt(None, "transcribe", True) == []
     assert not text.vocabulary.marked and Listening.beam == 1
-    for vocabulary in (51864, 51865):  # the sizes of the two kinds, if the folder does not say
+    for vocabulary in (51864, 51865):  # English alone, or many languages, by the size
         config = dataclasses.replace(nf.load(folder).model.config, vocabulary=vocabulary)
         text = KINDS["whisper"].text(folder, config, ForeignConfig({}))
         assert text.multilingual == (vocabulary == 51865)

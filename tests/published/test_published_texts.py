@@ -181,7 +181,7 @@ CROPS: dict[str, tuple[dict, tuple[int, int]]] = {
     "CLIPFeatureExtractor": (EDGE | dict(size=17), (26, 17)),
     "DeiTFeatureExtractor": (EDGE | dict(size=14), (14, 14)),
 }
-"""How pictures are prepared, by transformers' classes, and the size of one before its crop."""
+"""By class of transformers: how it prepares pictures, and the size of one before its crop."""
 
 
 @pytest.mark.parametrize("name", CROPS)
@@ -204,15 +204,15 @@ def test_a_picture_of_any_size_is_cropped_as_its_model_was_trained(name, tmp_pat
 
 
 def test_a_picture_is_not_made_larger_than_memory(tmp_path, call):
-    """Whether a file asks for it, or a very long picture; and a crop needs a size."""
+    """Neither for a size in a file nor for a very long picture; and a crop needs a size."""
     from PIL import Image
 
     folder, file = published_texts.vit(tmp_path / "vit"), tmp_path / "picture.png"
     Image.fromarray(np.zeros((9, 7500), np.uint8)).save(file)
     for size, words in (
         (dict(size=dict(shortest_edge=12)), ""),  # 10,000 x 12 pixels
-        (dict(size=dict(shortest_edge=13)), "10833 x 13 pixels, which are too many"),
-        (dict(size=dict(width=12, height=10**9)), "12 x 1000000000 pixels, which are too many"),
+        (dict(size=dict(shortest_edge=13)), "10833 x 13 pixels, which is too many"),
+        (dict(size=dict(width=12, height=10**9)), "12 x 1000000000 pixels, which is too many"),
         ({}, "received 'size'"),
     ):
         content = json.dumps(size | dict(do_center_crop=True))

@@ -156,7 +156,7 @@ def test_an_encoder_decoder_reads_and_writes():
 
 
 def test_a_recurrent_model_is_counted_by_its_parts(tmp_path, call):
-    """With one matrix of a cell for each of its inputs and three gates."""
+    """A cell has one matrix for each input and each of its three gates."""
     for context, both in ("attention", 2), ("fixed", 1):
         kind = nf.RecurrentEncoderDecoder
         config = kind.Config(source_vocabulary=7, target_vocabulary=9, d_model=4, context=context)

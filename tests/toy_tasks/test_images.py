@@ -116,7 +116,7 @@ def test_an_image_is_named_by_the_mean_of_nine_looks():
     assert_array_equal(classify(SimpleNamespace(forward=forward), images), expected.argmax(axis=1))
 
 
-def test_the_attention_that_is_drawn_is_the_class_token_s_to_the_patches():
+def test_the_drawn_attention_is_from_the_class_token_to_the_patches():
     """The first of the three tokens before the patches is a register."""
     sizes = dict(height=4, width=6, channels=1, classes=3, d_model=8, d_ff=8, heads=2, layers=1)
     model = VisionTransformer(VisionTransformer.Config(**sizes, registers=1, distilled=True))

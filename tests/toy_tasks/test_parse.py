@@ -348,7 +348,7 @@ def test_a_treebank_is_learned_without_a_ceiling(studied, succeed, refuse, monke
         (40000, {40000: 22000, 8000: 8000, 2000: 4000, 500: 2000}),
     ],
 )
-def test_rows_have_the_sentences_that_there_are_each_number_once(total, steps):
+def test_rows_use_all_sentences_and_have_each_number_once(total, steps):
     rows = parse.rows_for(total)
     assert {r["sentences"]: r["steps"] for row, r in rows.items() if "Tr" in row} == steps
     assert [*rows] == [f"{model} {count}" for count in steps for model in parse.MODELS]

@@ -140,7 +140,7 @@ def test_impossible_flags_are_refused_without_a_trace(refuse, monkeypatch):
     for name in ("file", "full/thesis.txt"):
         Path(name).write_text("years of work")
     for flags, words in {
-        "--out file": ["names a folder; received file, which is none"],
+        "--out file": ["names a folder; received file, which is not one"],
         "--out full": ["new or empty; received full", "--resume"],
         "--backend cupy": ["NVIDIA GPU", "--backend numpy"],
         "--d-model 10 --heads 4": ["multiple of heads; received d_model 10, heads 4"],

@@ -176,7 +176,7 @@ def test_start_names_what_does_not_fit_the_run(call, refuse):
     ):
         refuse(main, flags, *words)
     Path("t.tsv").write_text(Path("a.tsv").read_text().replace("\t80", "\t8!"))
-    lacks = "every symbol of this data; received runs/pairs-a lacks the target symbols '8!'."
+    lacks = "every symbol of this data; received runs/pairs-a without the target symbols '8!'."
     refuse(pairs.main, "--data t.tsv --start runs/pairs-a", lacks, tells=True)
     strange = "--data z.tsv --start runs/pairs-a"
     refuse(pairs.main, strange, "runs/pairs-a, which has none of the source symbols", tells=True)

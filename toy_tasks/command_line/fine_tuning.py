@@ -45,12 +45,12 @@ def start_vocabularies(
             )
         if unknown:
             listing = " ".join(map(repr, unknown[:20])) + " ..." * (len(unknown) > 20)
-            lack = f"{run} lacks the {name} symbols {listing}"
+            lack = f"the {name} symbols {listing}"
             if name != "source":
-                rule = "--start takes a run that can write every symbol of this data"
-                fix = "Leave out what has them, or train without --start."
-                raise InputError(rule, lack, fix)
-            print(f"{lack}; each becomes the unknown symbol")
+                rule = "--start takes a run whose model can write every symbol of this data"
+                fix = "Leave out the texts that contain them, or train without --start."
+                raise InputError(rule, f"{run} without {lack}", fix)
+            print(f"{run} lacks {lack}; each becomes the unknown symbol")
     return tuple(vocabularies[name] for name in texts)
 
 

@@ -112,8 +112,8 @@ mpiexec started (default: the ranks, if there are any)"""
     add("--evaluate-every", type=integer, default=250, help="steps between two evaluations")
     about = "evaluate, save and end after M minutes, including those before --resume"
     add("--minutes", type=float, metavar="M", help=about)
-    about = """end after N evaluations in a row that are no better than the best before; of equal
-ones the lower held-out loss is better (the latest of equal ones is kept)"""
+    about = """end after N evaluations in a row that are no better than the best before them; of
+equal ones, that with the lower held-out loss is better (but the latest one is kept)"""
     add("--patience", type=integer, metavar="N", help=about)
     add("--backend", choices=BACKENDS, default=default_backend(), help="where to compute")
     about = "run folder (default: the next free one under runs/)"

@@ -12,7 +12,7 @@ from numformer.runs.files import PARTIAL, write_atomically
 from numformer.runs.migrations import FORMAT, settings_from_4
 
 RESULT = "result.json"
-"""The file for the measures of a run on its test set."""
+"""The file with the measures of a run on its test set."""
 UNREADABLE = OSError, LookupError, TypeError, ValueError, RecursionError
 UNREADABLE += (safetensors.SafetensorError,)
 """The errors that reading the metadata of a foreign or damaged file can raise."""
@@ -31,7 +31,7 @@ def new_folder(name: str, out: Path | None) -> Path:
                 return out
             if out and os.path.lexists(out):
                 fix = "Choose another name."
-                raise InputError("--out names a folder", f"{out}, which is none", fix) from None
+                raise InputError("--out names a folder", f"{out}, which is not one", fix) from None
             if not os.path.lexists(folder):
                 raise InputError(
                     "a run folder can be made and written",
@@ -61,7 +61,7 @@ def runs_of(task: str) -> dict[Path, dict]:
 
 
 def task_of(config: dict) -> str | None:
-    """The task or the study in the config.json of a run; None in that of an older run."""
+    """The task or the study that a run's config.json names; None for an older run."""
     return config.get("task") or config.get("study", {}).get("name")
 
 

@@ -23,7 +23,7 @@ NOT_SAVED |= {"save_settings", "ensemble", "source", "reference", "run_config", 
 DATA_SETTINGS = "data", "demo", "language", "languages", "task"
 EXCLUSIVE = ("epochs", "steps"), ("epochs", "quick"), ("rate", "factor"), ("data", "demo")
 EXCLUSIVE += (("words", "subwords"),)
-"""Settings of which a run has one or the other."""
+"""Pairs of settings that exclude each other."""
 VOCABULARY_SETTINGS = {"words", "hole", "subwords", "vocabulary", "cased"}
 
 
@@ -43,8 +43,8 @@ def merge(sources: Iterable[Source]) -> dict[str, object]:
 def config_file(parser: Parser, path: Path, explicit: Mapping[str, object]) -> Source:
     """The flags in the file of --config: FILE.toml, or the config.json of a run or its folder.
 
-    The `explicit` settings of the command line replace those of the file that they exclude. Raises
-    InputError for an entry that is no flag of this program, or a run with another --preset.
+    The command line's `explicit` settings replace the file's settings that they exclude. Raises
+    InputError for an entry that is not a flag of this program, or a run with another --preset.
     """
     preset = explicit.get("preset")
     if path.is_dir():
@@ -105,7 +105,7 @@ def start_run(parser: Parser, run: Path, settings: Mapping[str, object]) -> tupl
 def resumed_run(parser: Parser, folder: Path) -> Source:
     """The settings that the run in a folder was started with.
 
-    Raises InputError for a folder that is not a run's, for a run of another program, and for
+    Raises InputError for a folder without a run, for a run of another program, and for
     settings that no flags can set.
     """
     config = run_folders.read_config(folder)

@@ -41,7 +41,7 @@ class Study:
     without a flag. Two options are for the study itself: a row with `more_seeds` is trained with
     that many further seeds after those of --seeds; rows with `last` are trained after all others,
     and before them `between(results)` may print. `choose_rows(options)`, if given, replaces the
-    rows, once the options are known. The fields of `model.Config` become flags.
+    rows once the options are known. The fields of `model.Config` become flags.
 
     `make_task_and_config(options)` returns the task, the kind of model and its config for
     `options.row` and `options.seed`. `measure(model, task, folder)` measures the best model of the

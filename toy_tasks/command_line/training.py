@@ -149,7 +149,7 @@ def finish(
 ) -> int:
     """Print the files of a folder, how to use its model and the result -> the exit code.
 
-    In the folder of a single run, this also saves the measures, as result.json.
+    For a single run, this also saves the measures as result.json.
 
     `data` says what the model was tested on. `figures` has the measures by name, the decisive
     one last. `example` is a text for the model, if it takes texts. `target` is the figure to reach,

@@ -8,7 +8,7 @@ from PIL import Image, ImageOps
 from numformer.errors import InputError
 
 LONGEST_SIDE = 10_000
-"""The most pixels along one side of a picture in memory."""
+"""The longest side of a picture in memory, in pixels."""
 
 
 def read_picture(file: Path, preprocessor: dict, config) -> np.ndarray:
@@ -47,12 +47,12 @@ def read_picture(file: Path, preprocessor: dict, config) -> np.ndarray:
 
 
 def _scaled(image: Image.Image, preprocessor: dict, size: tuple[int, int]) -> Image.Image:
-    """The image in a size (width, height); with do_center_crop, the middle of a larger one."""
+    """The image in a size (width, height); with do_center_crop, scaled larger, then cropped."""
     resample = Image.Resampling(preprocessor.get("resample", Image.Resampling.BILINEAR))
     if not preprocessor.get("do_center_crop"):
         return image.resize(size, resample)
     larger = preprocessor["size"]
-    if isinstance(larger, int):  # in early files: the sides of a DeiT's square, or an edge
+    if isinstance(larger, int):  # in early files: a DeiT's square, or the shortest edge
         is_square = preprocessor.get("feature_extractor_type") == "DeiTFeatureExtractor"
         larger = dict.fromkeys(["width", "height"] if is_square else ["shortest_edge"], larger)
     if edge := larger.get("shortest_edge"):
@@ -60,7 +60,7 @@ def _scaled(image: Image.Image, preprocessor: dict, size: tuple[int, int]) -> Im
     else:
         sides = [larger["width"], larger["height"]]
     if max(sides) > LONGEST_SIDE:
-        raise ValueError(f"{sides[0]} x {sides[1]} pixels, which are too many")
+        raise ValueError(f"{sides[0]} x {sides[1]} pixels, which is too many")
     left, top = ((side - middle) // 2 for side, middle in zip(sides, size, strict=True))
     box = left, top, left + size[0], top + size[1]
     return image.resize((sides[0], sides[1]), resample).crop(box)

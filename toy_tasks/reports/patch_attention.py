@@ -24,8 +24,8 @@ def draw_patch_attention(
     `visible` are the images to show, if the model's inputs `images` are normalised.
     """
     config = model.config
-    token = config.registers or 0  # the class token's position
-    first = token + 1 + config.distilled  # the first patch's
+    token = config.registers or 0  # the position of the class token
+    first = token + 1 + config.distilled  # the position of the first patch
     layers = [weights[:, :, token, first:] for weights in attention_weights(model, images).values()]
     maps = [
         (f"layer {i + 1}\nhead {j + 1}", layer[:, j])

@@ -108,7 +108,7 @@ def train_and_test(
 
 
 def print_examples(task: TransductionTask, written: Sequence[str]) -> None:
-    """Print some right answers on the test set, and the wrong ones with the most edits."""
+    """Print some right answers on the test set, and the wrong ones that need the most edits."""
     answers = enumerate(zip(written, task.test, strict=True))
     edits = {i: task.edits(w, right) for i, (w, (_, right)) in answers if w not in right}
     worst = sorted(edits, key=lambda i: -edits[i])
@@ -120,7 +120,7 @@ def print_examples(task: TransductionTask, written: Sequence[str]) -> None:
     for i in correct[:3]:
         print(f"  {task.test[i][0]:>20} -> {written[i]}")
     if worst:
-        print("the others with the most edits")
+        print("the wrong answers that need the most edits")
     for i in worst[:6]:
         source, right = task.test[i]
         print(f"  {source:>20} -> {written[i] or '(nothing)'}   WRONG, it is {' or '.join(right)}")

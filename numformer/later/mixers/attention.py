@@ -36,9 +36,7 @@ class AttentionMixer:
     def __init__(self, pattern: type[FullPattern] = FullPattern, bias: Any = None):
         self.pattern, self.bias, self.is_local = pattern, bias, pattern.is_local
         kinds: Any = dict.fromkeys([*([bias.Settings] if bias else []), pattern.Settings])
-        self.Settings: Any = make_dataclass(
-            "Settings", [], bases=tuple(kinds), frozen=True, kw_only=True
-        )
+        self.Settings: Any = make_dataclass("Settings", [], bases=tuple(kinds), frozen=True)
 
     def require(self, config) -> None:
         """Raise InputError if this attention cannot be built from the config."""
