@@ -2,11 +2,8 @@
 
 import numpy as np
 
-from numformer import settings
 from numformer.layer import Array, Layer
-from numformer.paper.decoder import DecoderLayer
 from numformer.paper.dropout import Dropout
-from numformer.paper.encoder import EncoderLayer
 from numformer.paper.feed_forward import FeedForward
 from numformer.paper.linear import Linear
 
@@ -35,9 +32,6 @@ class DenseFeedForward:
     method `require(config)` that raises InputError for an unsuitable config, and its own
     `EncoderLayer` and `DecoderLayer`.
     """
-
-    Settings = settings.Settings
-    EncoderLayer, DecoderLayer = EncoderLayer, DecoderLayer
 
     @staticmethod
     def build(config, rng: np.random.Generator) -> FeedForward:

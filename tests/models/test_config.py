@@ -331,3 +331,8 @@ def test_the_plain_formula_is_a_choice_where_nothing_asks_for_more(complaint):
     assert nf.LanguageModel.Config(**plain).attention_function == "scaled_dot_product"
     assert "positions alibi" in complaint(nf.LanguageModel.Config, **plain, positions="alibi")
     assert "key_value_heads 1" in complaint(nf.LanguageModel.Config, **plain, key_value_heads=1)
+
+
+def test_a_language_model_shares_its_embedding_with_the_output_unless_told_otherwise():
+    config = nf.LanguageModel.Config(vocabulary=9)
+    assert config.tied and config.head

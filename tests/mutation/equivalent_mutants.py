@@ -11,6 +11,11 @@ from tests.mutation.mutants import Mutant
 LISTED = """
 How much is done at once, and how weights lie in memory, changes no number.
     generation/reading.py: LARGEST = 4097
+    generation/beam.py: PIECE = 1 << 19
+    generation/beam.py: PIECE = 1 >> 18
+    generation/beam.py: PIECE = 2 << 18
+    generation/beam.py: PIECE = 1
+    generation/binding.py: SMALL = 1 >> 16
     generation/binding.py: SMALL = 1 << 17
     generation/binding.py: SMALL = 2 << 16
     generation/binding.py: SMALL = 1
@@ -30,6 +35,8 @@ A factor keeps the order of measures; a number that all evaluations share decide
     training/trainer.py: sign = -2 if
     training/trainer.py: self.task.higher_is_better else 2
     training/trainer.py: e.get('held_out_loss', 1)
+An array of the module stays as it is.
+    backend.py: return x
 Arrays of the host have no kernels.
     arithmetic.py: if (kernel := kernels_for(a).get('matmul'))
 Only the number of sources is looked at, not their length.
