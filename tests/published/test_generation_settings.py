@@ -310,14 +310,11 @@ def test_rules_by_hand():
     ],
 )
 def test_the_lengths_at_which_a_rule_holds(name, value, lengths):
-    """For texts of at most nine ids, of which three are the prompt."""
-    ids = np.full((1, 9), 5)
-    found = {
-        n
-        for n in range(3, 9)
-        if RULES[name].when(Texts(None, ids[:, :n], ids, 3, 9, None, False), value)
-    }
-    assert found == lengths
+    """For texts of at most nine ids, of which three are the prompt, so that no start is single."""
+    ids, holds = np.full((1, 9), 5), RULES[name].when
+    for forced in (False, True):
+        texts = {n: Texts(None, ids[:, :n], ids, 3, 9, None, forced) for n in range(3, 9)}
+        assert {n for n in texts if holds(texts[n], value)} == lengths
 
 
 def test_after_a_single_start():
