@@ -37,6 +37,8 @@ A factor keeps the order of measures; a number that all evaluations share decide
     training/trainer.py: e.get('held_out_loss', 1)
 An array of the module stays as it is.
     backend.py: return x
+Python numbers what a pickle memorizes in order.
+    published/pickles.py: memory[len(memory)]
 Arrays of the host have no kernels.
     arithmetic.py: if (kernel := kernels_for(a).get('matmul'))
 Only the number of sources is looked at, not their length.

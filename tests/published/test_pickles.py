@@ -281,6 +281,10 @@ def test_other_archives_are_refused(tmp_path, complaint):
         assert "\n" not in refused()
 
 
+def test_the_first_number_of_early_files_is_torch_s():
+    assert pickles.MAGIC == 119547037146038801333356  # torch.serialization.MAGIC_NUMBER
+
+
 def test_the_sizes_of_numbers_are_those_of_their_types():
     for dtype, size in pickles.STORAGES.values():
         assert size == int(dtype.strip("BFIOLU") or 8) // 8, dtype
