@@ -238,9 +238,9 @@ def read_data(options: argparse.Namespace) -> Data:
 
 
 def rows_for(total: int) -> dict[str, dict]:
-    """The settings of both models for all `total` sentences, and for each smaller number in STEPS.
+    """The settings of both models for all `total` sentences, then for fewer, as in STEPS.
 
-    A row with all sentences has the steps of the next larger number in STEPS, or of the largest.
+    All sentences stand for the next larger number in STEPS, or for the largest, and have its steps.
     """
     nearest = min((count for count in STEPS if count >= total), default=max(STEPS))
     steps_for = {total: STEPS[nearest]}
