@@ -186,7 +186,7 @@ class Trained:
         return evaluation
 
     def _split(self, examples) -> tuple[list[Any], list[list[str]], list[list[list[str]]]]:
-        """Examples -> a list of them, each source's symbols, and the symbols of its right answers."""
+        """Examples -> their list, the symbols of each source, and of each of its right answers."""
         if isinstance(examples, str) or not isinstance(examples, Iterable):
             fix = 'Write [("12345", "54321")]; on the command line, --data names a file.'
             raise InputError("examples are pairs of texts", f"{str(examples)!r:.60}", fix)
