@@ -197,37 +197,38 @@ class Layer:
 
     def _children(self) -> Iterator[tuple[str, "Layer | Parameter"]]:
         for name, value in vars(self).items():
-            if isinstance(value, Layer | Parameter):
+            if isinstance(value, (Layer, Parameter)):
                 yield name, value
-            elif isinstance(value, list | tuple):
+            elif isinstance(value, (list, tuple)):
                 for index, item in enumerate(value):
-                    if isinstance(item, Layer | Parameter):
+                    if isinstance(item, (Layer, Parameter)):
                         yield f"{name}.{index}", item
 
-    def _walk(self, prefix: str, visited: set) -> Iterator[tuple[str, "Layer | Parameter"]]:
-        if id(self) in visited:  # id(), because dataclass layers with equal fields are equal
-            return
-        visited.add(id(self))
-        yield prefix, self
+    def _walk(self, path: str, nodes: dict) -> dict[int, tuple[str, "Layer | Parameter"]]:
+        """Return `nodes` with this layer, its sublayers and their parameters, each once."""
+        nodes[id(self)] = path, self  # id(), because dataclass layers with equal fields are equal
         for name, child in self._children():
-            path = f"{prefix}.{name}" if prefix else name
-            if isinstance(child, Layer):
-                yield from child._walk(path, visited)
-            elif id(child) not in visited:
-                visited.add(id(child))
-                yield path, child
+            if id(child) not in nodes:
+                inner = f"{path}.{name}" if path else name
+                if isinstance(child, Layer):
+                    child._walk(inner, nodes)
+                else:
+                    nodes[id(child)] = inner, child
+        return nodes
 
     def named_layers(self) -> dict[str, "Layer"]:
         """This layer (named "") and all its sublayers by dotted name."""
-        return {name: node for name, node in self._walk("", set()) if isinstance(node, Layer)}
+        nodes = self._walk("", {}).values()
+        return {name: node for name, node in nodes if isinstance(node, Layer)}
 
     def layers_within(self) -> list["Layer"]:
         """This layer and all its sublayers, each once."""
-        return list(self.named_layers().values())
+        return [node for _, node in self._walk("", {}).values() if isinstance(node, Layer)]
 
     def named_parameters(self) -> dict[str, Parameter]:
         """Every Parameter by dotted name, each once."""
-        return {name: node for name, node in self._walk("", set()) if isinstance(node, Parameter)}
+        nodes = self._walk("", {}).values()
+        return {name: node for name, node in nodes if isinstance(node, Parameter)}
 
     def zero_grad(self) -> None:
         """Set every gradient to zero and discard all saved values.
@@ -235,7 +236,7 @@ class Layer:
         Warns if there were saved values: some forward, perhaps in an evaluation, had no backward.
         """
         pending = 0
-        for _, node in self._walk("", set()):
+        for _, node in self._walk("", {}).values():
             if isinstance(node, Parameter):
                 node.zero_grad()
             else:

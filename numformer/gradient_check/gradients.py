@@ -158,6 +158,7 @@ class GradientCheck:
         self.tensors = arguments | {name: p.data for name, p in self.parameters.items()}
         with rules.require_savers_found(self.layer):
             output = self._forward(self.inputs)
+        self.layers = self.layer.layers_within()
         self.output, self.branches = array_module(output).array(output), self._branches()
         self._outputs = {OUTPUT: output}, {OUTPUT: self.output}
         self.upstream = self.xp.asarray(self.rng.standard_normal(output.shape))
@@ -198,21 +199,20 @@ class GradientCheck:
 
     def _branches(self, keep: bool = True) -> list[np.ndarray]:
         """Return the boolean arrays that forward saved, also in checkpoints; it may `keep` all."""
-        layers = self.layer.layers_within()
-        checkpoints = [layer for layer in layers if isinstance(layer, Checkpointed)]
+        checkpoints = [layer for layer in self.layers if isinstance(layer, Checkpointed)]
         for checkpoint in checkpoints:
             for record in checkpoint.saved:
                 checkpoint.recompute(record)
         branches = [
             to_host(value).copy()
-            for layer in layers
+            for layer in self.layers
             for record in layer.saved
             for value in record.values()
             if dtype_kind(value) == "b"
         ]
         for checkpoint in checkpoints:
             checkpoint.layer.clear_saved()
-        for layer in () if keep else layers:
+        for layer in () if keep else self.layers:
             layer.saved.clear()
         return branches
 

@@ -71,7 +71,7 @@ def require_same_outputs(check) -> None:
 
     def output():
         inputs = [x.copy() if dtype_kind(x) else x for x in check.inputs]
-        return trial.run(inputs=inputs)[0]
+        return check.xp.array(trial._forward(inputs))
 
     first, second = output(), output()
     if not ((first == second) | (first != first)).all():

@@ -24,12 +24,10 @@ class Checkpointed(Layer):
     def __repr__(self) -> str:
         return f"Checkpointed({type(self.layer).__name__})"
 
-    def _walk(self, prefix: str, visited: set):
+    def _walk(self, path: str, nodes: dict) -> dict:
         """Walk the inner layer under the names that it would have without the checkpoint."""
-        if id(self) not in visited:
-            visited.add(id(self))
-            yield f"{prefix} (recomputed)", self
-            yield from self.layer._walk(prefix, visited)
+        nodes[id(self)] = f"{path} (recomputed)", self
+        return nodes if id(self.layer) in nodes else self.layer._walk(path, nodes)
 
     def forward(self, *inputs: Any) -> Any:
         if not saving() or any(isinstance(x, Memory) for x in inputs):

@@ -84,9 +84,10 @@ def own_settings(entry: Any) -> tuple[Field, ...]:
     return fields(getattr(entry, "Settings", Settings))
 
 
-def own_names(entry: Any) -> set[str]:
+@cache
+def own_names(entry: Any) -> frozenset[str]:
     """Return the names of the settings that belong to an entry of a registry."""
-    return {setting.name for setting in own_settings(entry)}
+    return frozenset(setting.name for setting in own_settings(entry))
 
 
 @cache

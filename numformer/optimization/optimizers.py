@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,7 @@ KEYWORDS = {"adam_epsilon": "epsilon"}
 """Settings whose name is not the rule's keyword; in a config, `epsilon` belongs to a norm."""
 
 
+@cache
 def settings_of(rule: Callable) -> dict[str, str]:
     """Return a dict that maps a rule's settings, as a Recipe names them, to its keywords."""
     arguments = inspect.signature(rule).parameters.values()

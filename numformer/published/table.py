@@ -293,5 +293,5 @@ def _names(part: str, suffix: str, numbers: tuple[str, ...]) -> tuple[str, ...]:
 
 def _layers(part: str, suffix: str, ours: Collection[str]) -> list[tuple[str, ...]]:
     """The numbers of the layers and experts that have this part; () for others."""
-    pattern = re.escape(_names(part, suffix, ())[0]).replace(r"\*", r"(\d+)")
-    return [match.groups() for name in ours if (match := re.fullmatch(pattern, name))]
+    pattern = re.compile(re.escape(_names(part, suffix, ())[0]).replace(r"\*", r"(\d+)"))
+    return [match.groups() for match in map(pattern.fullmatch, ours) if match]
