@@ -10,7 +10,6 @@ import contextlib
 import contextvars
 import itertools
 import reprlib
-import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
@@ -144,7 +143,7 @@ class Layer:
         ]
         contents = ", ".join(lines)
         if any(isinstance(child, Layer) for _, child in children):
-            contents = "\n" + textwrap.indent("\n".join(lines), "  ") + "\n"
+            contents = "\n".join(["", *lines]).replace("\n", "\n  ") + "\n"
         return f"{type(self).__name__}({contents})"
 
     def __call__(self, *inputs: Any, **settings: Any) -> Any:

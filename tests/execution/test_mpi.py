@@ -5,7 +5,6 @@ import re
 import signal
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,31 +31,24 @@ def ended(process, *code: int) -> tuple[str, str]:
     return out, err
 
 
-@pytest.fixture(scope="module", params=["", "--backend cupy --precision mixed"])
-def alone(request, tmp_path_factory) -> tuple[Path, list[str]]:
-    """A run of one process, and its flags: on the host, or in half precision on a card."""
-    folder, flags = tmp_path_factory.mktemp("alone") / "run", request.param.split()
-    ended(start(1, *flags, "--out", folder), 1)
-    return folder, flags
-
-
-def test_ranks_train_to_the_bits_of_one_process(alone, tmp_path):
+def test_ranks_train_to_the_bits_of_one_process(tmp_path):
     """Five parts, a rank each, and one rank that has none."""
-    folder = tmp_path / "run"
-    out, err = ended(start(6, *alone[1], "--out", folder), 1)
+    ended(start(1, "--out", tmp_path / "alone"), 1)
+    out, err = ended(start(6, "--out", tmp_path / "run"), 1)
     assert out.count("kept at step") == 1 and not err
-    assert len(last(folder)[0]["optimizer.mean"]) > 2 << 10  # three blocks for ranks to update
-    assert_same_run(folder, alone[0])
+    assert len(last(tmp_path / "run")[0]["optimizer.mean"]) > 2 << 10  # three blocks to update
+    assert_same_run(tmp_path / "run", tmp_path / "alone")
 
 
-def test_a_rank_that_is_told_to_stop_stops_all_and_others_go_on(alone, tmp_path):
-    """Three ranks, then two; of both, some have two branches of the sum."""
-    flags = [*alone[1], "--out", tmp_path / "run"]
-    _, err = ended(start(3, *flags, "--stops"), 130)
+def test_a_rank_that_is_told_to_stop_stops_all_and_others_go_on(tmp_path):
+    """In half precision on cards: three ranks, then two; some have two branches of the sum."""
+    flags = "--backend", "cupy", "--precision", "mixed", "--out"
+    ended(start(1, *flags, tmp_path / "alone"), 1)
+    _, err = ended(start(3, *flags, tmp_path / "run", "--stops"), 130)
     (line,) = err.splitlines()
     assert re.match(r"stopped at step \d+, which is saved; go on with: ", line)
-    ended(start(2, *flags, "--resume"), 1)
-    assert_same_run(tmp_path / "run", alone[0])
+    ended(start(2, *flags, tmp_path / "run", "--resume"), 1)
+    assert_same_run(tmp_path / "run", tmp_path / "alone")
 
 
 def test_a_rank_that_hangs_is_missed(tmp_path):
