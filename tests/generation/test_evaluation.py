@@ -186,15 +186,15 @@ def test_of_several_targets_the_nearest_is_compared_and_scored():
 def test_the_interval_is_that_of_resampled_examples():
     """For a share it is the normal interval, and wider with fewer examples."""
     rng, widths = np.random.default_rng(4), []
-    for count in (400, 10000):
+    for count in (200, 2500):
         right = rng.random(count) < 0.7
-        low, high = (measure := Measure.ratio(right, np.ones(count))).interval(samples=2000)
+        low, high = (measure := Measure.ratio(right, np.ones(count))).interval(samples=1000)
         deviation = np.sqrt(measure.value * (1 - measure.value) / count)
         assert [low, high] == pytest.approx(
             [measure.value - 1.96 * deviation, measure.value + 1.96 * deviation],
             abs=0.25 * deviation,
         )
-        narrow = measure.interval(0.5, samples=2000)
+        narrow = measure.interval(0.5, samples=1000)
         assert np.ptp(narrow) == pytest.approx(2 * 0.674 * deviation, rel=0.2)
         widths.append(high - low)
     assert widths[0] > 3 * widths[1]

@@ -468,7 +468,7 @@ def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, mon
 def test_the_steps_that_are_timed_on_a_gpu_wait_once(stand_in, monkeypatch, precision):
     monkeypatch.setenv("CUPY_TF32", "0")  # the step sets it
     way = train_step.Way("cupy", precision)
-    step, wait = train_step.numformer_step(SIZES_TIMED["toy64"], "padded", way)
+    step, wait = train_step.numformer_step(SIZES_TIMED["toy64"]._replace(B=8), "padded", way)
     with synchronisations() as waits:
         assert train_step.seconds(step, wait, 2) > 0
     assert waits == {"get": 1}

@@ -23,8 +23,8 @@ from lessons.lesson_12 import landscape
 from lessons.lesson_13 import cost
 
 LONG = [reversal.trained, reverse.trained, toy.trained, cache.speed, landscape.costs, cost.measured]
-SHORT = (cost.LENGTHS, np.array([512, 2048])), (landscape.LENGTHS, (32, 2048))
-"""The lengths at which lessons measure costs, and two of them, which take a quarter of the time."""
+SHORT = (cost.LENGTHS, np.array([256, 1024])), (landscape.LENGTHS, (32, 2048))
+"""The lengths at which lessons measure costs, and two which take a fraction of the time."""
 
 
 def pytest_collection_modifyitems(items):

@@ -42,7 +42,8 @@ PREPARE = SequenceTask.__init__
 @functools.cache
 def prepared(rule) -> dict:
     """The attributes of a task, whose sequences take long to draw."""
-    PREPARE(task := SequenceTask.__new__(SequenceTask), rule, 1, 1)
+    with mock.patch.object(sequences, "DRAWN", 200):
+        PREPARE(task := SequenceTask.__new__(SequenceTask), rule, 1, 1)
     return vars(task) | dict(development=task.development[:4], test=task.test[:4])
 
 

@@ -37,6 +37,9 @@ DEFAULTS = dict(
 )
 
 
+DRAWN = 6000  # sources for evaluation; most are distinct
+
+
 @dataclass(frozen=True, eq=False)
 class Rule:
     """A task: its symbols, and how to draw a source and make the target of a source."""
@@ -65,7 +68,7 @@ class SequenceTask(TransductionTask):
     def __init__(self, rule: Rule, batch_size: int, seed: int):
         self.rule, self.batch_size, self.seed = rule, batch_size, seed
         rng = np.random.default_rng(seed_sequence(seed, "held out"))
-        distinct = list(dict.fromkeys(islice(self._sources(rng, held_out=True), 6000)))
+        distinct = list(dict.fromkeys(islice(self._sources(rng, held_out=True), DRAWN)))
         if len(distinct) < 2 or next(self._sources(rng, held_out=False), None) is None:
             raise InputError(
                 "a task has sources to train on, and at least two that are held out",
