@@ -88,9 +88,9 @@ def load_run(
     """
     trained = trained or load(options.run)
     pipeline, task = trained.text, str(task_of(trained.metadata).get("name", ""))
-    is_own = options.program.endswith(f".{task}")
+    different = {task, options.program.rpartition(".")[2]} & TASKS.keys()
     is_answering = "data" not in options.explicit
-    if (task in TASKS and not is_own and is_answering) or not isinstance(pipeline, kind):
+    if (len(different) == 2 and is_answering) or not isinstance(pipeline, kind):
         programs = (name for other, name in PROGRAMS.items() if isinstance(pipeline, other))
         program = task if task in TASKS else next(programs)
         raise InputError(
@@ -98,7 +98,7 @@ def load_run(
             f"{options.run}, a run of {task}" if task else f"{options.run}, a model for {program}",
             f"Use python -m toy_tasks.{program}.",
         )
-    if task and not is_own:
+    if task and not options.program.endswith(f".{task}"):
         note(f"{options.run} is a run of {task}")
     return trained
 
