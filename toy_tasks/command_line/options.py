@@ -88,6 +88,10 @@ def parse_options(
         _write_settings(options)
         print(f"settings: {options.save_settings}")
         parser.exit()
+    if not options.run and not hasattr(options, "seeds"):  # a study checks each of its rows
+        conflicts.require_settings(options, parser.model)
+    if options.out and options.out.is_dir() and not options.resume:
+        run_folders.require_empty(options.out)
     return options
 
 

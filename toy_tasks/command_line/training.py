@@ -26,14 +26,13 @@ from numformer.plots import loss_curve
 from numformer.randomness import seed_sequence
 from numformer.runs.checkpoints import require_size
 from numformer.runs.files import folder_lock
-from numformer.runs.metrics_writers import metrics_writers
 from numformer.runs.run_folder import read_metrics
 from numformer.settings import Settings
 from numformer.training.loop import Interrupted, Schedule, Task, train
 from toy_tasks.command_line import run_folders
 from toy_tasks.command_line.fine_tuning import load_start_weights
 from toy_tasks.command_line.options import saved_options
-from toy_tasks.command_line.settings_flags import settings_from
+from toy_tasks.command_line.settings_flags import schedule_from, settings_from
 
 
 def train_task(
@@ -182,13 +181,10 @@ def training_plan(
     Raises InputError, before anything is built or written, for options that do not allow training.
     """
     recipe = settings_from(options, Recipe).with_factor(config.d_model)
-    names = "steps", "log_every", "evaluate_every", "minutes", "patience"
-    schedule = Schedule(*(getattr(options, name) for name in names))
-    metrics_writers(options.log_to or ())  # refuses a missing package
     vectors = len(vectors_of(OPTIMIZERS[recipe.optimizer]))
     _require_length(config, task)
     _require_memory(config, options, vectors, _memory(xp))
-    return recipe, schedule, vectors
+    return recipe, schedule_from(options), vectors
 
 
 def _require_length(config: Settings, task: Task) -> None:
