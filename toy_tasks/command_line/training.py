@@ -148,7 +148,7 @@ def finish(
 ) -> int:
     """Print the files of a folder, how to use its model and the result -> the exit code.
 
-    For a single run, this also saves the measures as result.json.
+    With --quiet, only the result is printed. For a single run, this also saves the measures as result.json.
 
     `data` says what the model was tested on. `figures` has the measures by name, the decisive
     one last. `example` is a text for the model, if it takes texts. `target` is the figure to reach,
@@ -167,9 +167,10 @@ def finish(
         print("--quick only shows that everything runs: so few steps teach nothing yet")
         target = None
     verdict = f"; target {target[0]}: {'reached' if target[1] else 'MISSED'}" if target else ""
-    print(f"{data}{verdict}")
+    result = getattr(sys.stdout, "result", None)
+    print(f"{data}{verdict}", file=result)
     for measure, figure in figures.items():
-        print(f"{measure} {figure}")
+        print(f"{measure} {figure}", file=result)
     return 0 if target is None or target[1] else 1
 
 
