@@ -148,7 +148,8 @@ def finish(
 ) -> int:
     """Print the files of a folder, how to use its model and the result -> the exit code.
 
-    With --quiet, only the result is printed. For a single run, this also saves the measures as result.json.
+    With --quiet, only the result is printed. For a single run, this also saves the measures as
+    result.json.
 
     `data` says what the model was tested on. `figures` has the measures by name, the decisive
     one last. `example` is a text for the model, if it takes texts. `target` is the figure to reach,
