@@ -168,11 +168,11 @@ def train(
     "tensorboard" or "wandb" (METRICS_WRITERS in numformer/runs/metrics_writers.py).
 
     With `resume` the run in `folder` continues from where it was saved, and ends bit for bit as if
-    nothing had interrupted it; if no step was saved, it says so and begins a new run. So you can run a notebook's
-    cell again. The number of steps may differ, unless the recipe's rates depend on it; the
-    evaluation at the run's former end stays in metrics.jsonl and may be the best. A finished run is
-    not changed. Only one process at a time writes to a folder. A process trains one model at a
-    time: dropout's random stream and the BLAS threads belong to the whole process.
+    nothing had interrupted it. If no step was saved, a line says so and a new run begins. So you
+    can run a notebook's cell again. The number of steps may differ, unless the recipe's rates
+    depend on it; the evaluation at the run's former end stays in metrics.jsonl and may be the best.
+    A finished run is not changed. Only one process at a time writes to a folder. A process trains
+    one model at a time: dropout's random stream and the BLAS threads belong to the whole process.
 
     Raises InputError for invalid arguments and, without `resume`, for a folder that holds a run;
     Interrupted after Ctrl-C or SIGTERM, with the state saved; BrokenNumbers if the loss or the
