@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -145,20 +146,19 @@ def finish(
     example: str | None,
     target: tuple[str, bool] | None = None,
     run: Path | None = None,
+    measures: Mapping[str, float] = {},
 ) -> int:
     """Print the files of a folder, how to use its model and the result -> the exit code.
 
-    With --quiet, only the result is printed. For a single run, this also saves the measures as
-    result.json.
+    With --quiet, only the result is printed.
 
-    `data` says what the model was tested on. `figures` has the measures by name, the decisive
-    one last. `example` is a text for the model, if it takes texts. `target` is the figure to reach,
-    and whether it was reached. If a folder has several runs, `run` is one to use.
+    `data` says what the model was tested on. `figures` has the measures by name as they are
+    printed, the decisive one last. `example` is a text for the model, if it takes texts. `target`
+    is the figure to reach, and whether it was reached. If a folder has several runs, `run` is one
+    to use. The `measures` of a single run are saved in result.json.
     """
-    if not run:
-        names = [name.replace(" ", "_") for name in figures]
-        numbers = [float(figure.split()[0].rstrip(",")) for figure in figures.values()]
-        result = dict(zip(names, numbers, strict=True))
+    if measures:
+        result = {name.replace(" ", "_"): number for name, number in measures.items()}
         run_folders.write_config(folder, result, run_folders.RESULT)
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
     print(f"files in {folder}: {', '.join(files)}")
