@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import toy_tasks  # noqa: F401  # Ctrl-C during the imports ends the program at once
 from numformer.errors import InputError
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """How a program ends: an error becomes one line on standard error and an exit code."""
 
+import contextlib
 import io
 import os
 import signal
@@ -57,7 +58,8 @@ def _exit_code(main: Callable[[], int]) -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if ranks.rank:  # rank 0 prints
             sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")
-        with ranks.failing_together(), warnings.catch_warnings():
+        same_output = contextlib.redirect_stdout(sys.stdout)  # main may replace it
+        with ranks.failing_together(), warnings.catch_warnings(), same_output:
             warnings.showwarning = _note
             return main()
     except RankLost as problem:

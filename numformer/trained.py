@@ -153,7 +153,8 @@ class Trained:
         """Return log p of the second text of each pair, given the first, in nats.
 
         The pairs are (source, target) for an encoder-decoder, (beginning, continuation) for a
-        language model, and (text with holes, whole text) for a masked language model.
+        language model, (text with holes, whole text) for a masked language model, and (text, label)
+        for a classifier of texts.
         """
         _, texts, choices = self._split(pairs)
         written = [symbols for symbols, *_ in choices]

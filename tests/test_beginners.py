@@ -62,6 +62,11 @@ REFUSED = {
     "train(model.config, Reversing(0), folder, 1)": "received Config. Write train(Transformer(con",
     "train(model, Reversing(0), 2, Recipe())": "a folder, given by its path; received int",
     "train(model, Reversing, folder, 1)": "received the class Reversing. Write Reversing(...)",
+    "train(model, Reversing(0), folder, 1, patience=2)": "received patience. Pass it within Sche",
+    "train(model, Reversing(0), folder, 1, rate=2)": "received rate. Pass it within Recipe(...)",
+    "train(model, Reversing(0), folder, 1, epochs=2)": "received epochs. Leave it out; help(",
+    "train(model, Reversing(0), folder, 1, seed=1.5)": "integer of at least 0; received 1.5. Write",
+    "train(model, Reversing(0), folder, 1, seed=-1)": "at least 0; received -1. Write seed=3.",
     "train(model, object(), folder, 1)": "evaluate, description; received object without metric",
     "t = Reversing({'accuracy': 1}); t.batch = lambda step: [([4], [5])]; "
     "train(model, t, folder, 1, parts=1)": "returns a Batch, or a list of them; received tuple",

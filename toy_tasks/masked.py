@@ -228,7 +228,8 @@ def train_and_compare(options: argparse.Namespace) -> int:
     goal = f"a loss {MARGIN} below that from one side", loss <= left_loss - MARGIN
     test_set = f"{len(task.unseen):,} characters that training never saw, nats per hidden character"
     figures = {"hidden characters: loss": f"{loss:.4f}, from one side {left_loss:.4f}"}
-    return finish(options, folder, test_set, figures, example, None if options.data else goal)
+    goal, measures = None if options.data else goal, {"loss": loss, "loss from one side": left_loss}
+    return finish(options, folder, test_set, figures, example, goal, measures=measures)
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:

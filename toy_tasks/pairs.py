@@ -243,7 +243,7 @@ def make_task(options: argparse.Namespace) -> PairsTask:
 def use(options: argparse.Namespace) -> int:
     """Answer texts with the model of --run, or evaluate it on --data; returns the exit code."""
     if not options.data:
-        return answer_inputs(options)
+        return answer_inputs(options, kind=Transduction)
     return evaluate_run(options, Transduction, evaluate)
 
 

@@ -120,7 +120,7 @@ def make_task(options: argparse.Namespace) -> PronunciationTask:
 def use(options: argparse.Namespace) -> int:
     """Pronounce words with the model of --run, or evaluate it on --data; returns the exit code."""
     if not options.data:
-        return answer_inputs(options)
+        return answer_inputs(options, kind=Transduction)
     return evaluate_run(options, Transduction, evaluate)
 
 

@@ -256,7 +256,8 @@ def main(arguments: list[str] | None = None) -> int:
     test_set = f"{len(test):,} sentences {task.unseen}"
     sentence = next((source for source, _ in task.test if source), None)
     example = sentence and detokenize(sentence, task.text.from_)
-    return finish(options, folder, test_set, {"BLEU": f"{bleu:.2f}"}, example, goal)
+    figures, measures = {"BLEU": f"{bleu:.2f}"}, {"BLEU": bleu}
+    return finish(options, folder, test_set, figures, example, goal, measures=measures)
 
 
 if __name__ == "__main__":

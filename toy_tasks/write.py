@@ -242,15 +242,16 @@ def train_and_write(
         attention_maps(folder / "attention.png", maps, f"{folder.name}: where the decoder looks")
     with inference():
         loss = task.evaluate(model)[task.metric]
-    figures, characters = {}, len(task.unseen_text)
+    measures, characters = {}, len(task.unseen_text)
     if task.unit == "subwords":
-        figures["loss of a subword"] = f"{loss:.4f}"
+        measures["loss of a subword"] = loss
         loss *= len(task.unseen) / characters
-    figures[measure] = f"{loss:.4f}"
+    measures[measure] = loss
+    figures = {name: f"{loss:.4f}" for name, loss in measures.items()}
     example = prompt.strip().split("\n")[-1]
     test_set = f"{characters:,} characters that training never saw, nats per character"
     goal = None if required is None else (f"{measure} {required}", loss <= required)
-    return finish(options, folder, test_set, figures, example, goal)
+    return finish(options, folder, test_set, figures, example, goal, measures=measures)
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -108,9 +108,9 @@ def starter(title: str, exercises: Sequence, solved: bool = False) -> str:
 def solutions(path: Path, exercises: Sequence, text: str | None = None) -> dict[str, object]:
     """What a reader's file, or a `text` instead of it, defines under the names of the exercises.
 
-    A file that contains none of these names is not run. The library's own functions do not count,
-    though a lesson's notebook imports some of them. Raises InputError if a file cannot be read or
-    run.
+    A file that neither contains these names nor imports `*` is not run. The library's own functions
+    do not count, though a lesson's notebook imports some of them. Raises InputError if a file
+    cannot be read or run.
     """
     rule = "FILE is a Python file or a notebook with functions of the exercises"
     fix = f"`python -m lessons start {exercises[0].lesson} FILE` writes one to begin with."
@@ -133,7 +133,7 @@ def solutions(path: Path, exercises: Sequence, text: str | None = None) -> dict[
             "Mend that line first." if line else fix,
         ) from None
     wanted = {exercise.name for exercise in exercises}
-    if not wanted & {*code.co_names}:
+    if not wanted & {*code.co_names} and ("*",) not in code.co_consts:  # of `from x import *`
         return {}
     # As with `python FILE`, modules beside the file can be imported.
     paths = sys.path[:]

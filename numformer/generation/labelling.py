@@ -7,10 +7,12 @@ import numpy as np
 
 from numformer.data import Vocabulary
 from numformer.errors import InputError
+from numformer.generation.measures import Measure
 from numformer.generation.sampling import log_softmax
 from numformer.generation.text_pipeline import OneVocabulary, Symbols
 from numformer.layer import inference
 from numformer.models import Model
+from numformer.progress import advance
 
 KINDS = "texts", "positions", "spans"
 LONGEST_ANSWER = 30
@@ -38,6 +40,20 @@ class Labelling(OneVocabulary):
         describe = getattr(self, f"_{self.classifies}")
         return [[*describe(model, self._cut(text))] for text in texts]
 
+    def answer_symbols(self, text: str) -> list[str]:
+        """Return a label of a text, as a list. Raises InputError unless it is one of the labels."""
+        if self.classifies != "texts":
+            rule, fix = "classes of whole texts are compared", "Call the model on each text."
+            raise InputError(rule, f"a classifier of {self.classifies}", fix)
+        if text not in self.labels:
+            rule = f"a right answer is one of the labels {', '.join(self.labels)}"
+            raise InputError(rule, f"{text!r:.60}", "Change it, or leave the example out.")
+        return [text]
+
+    def encode(self, written: Symbols) -> list[int]:
+        """The places of labels, counted after the ids of the vocabulary."""
+        return [len(self.vocabulary) + self.labels.index(label) for label in written]
+
     def _cut(self, text: Symbols) -> list[str]:
         """The first symbols of a text, with its last one, which is a mark."""
         last = self.context - 1
@@ -49,8 +65,13 @@ class Labelling(OneVocabulary):
         with inference():
             return function(ids, *others, valid=np.ones(ids.shape, bool))[0]
 
+    def _log_p(self, model, text: list[str]) -> np.ndarray:
+        """Return log p (labels) of the labels of a text."""
+        advance()
+        return log_softmax(self._logits(model.relation_logits, text))
+
     def _texts(self, model, text: list[str]) -> Iterator[str]:
-        p = np.exp(log_softmax(self._logits(model.relation_logits, text)))
+        p = np.exp(self._log_p(model, text))
         return (f"{self.labels[n]} {p[n]:.4f}" for n in np.argsort(-p))
 
     def _positions(self, model, text: list[str]) -> Iterator[str]:
@@ -104,9 +125,18 @@ class Labelling(OneVocabulary):
         return "\n".join(symbols)
 
     def score(self, model, texts, written):
-        """Raise InputError: labels are not symbols that a model writes."""
-        rule, fix = "a model that writes symbols scores them", "Call the model on each text."
-        raise InputError(rule, "a classifier", fix)
+        """Return log p (N,) of a label of each text, and the number of labels (N,), which is 1."""
+        pairs = zip(texts, written, strict=True)
+        log_p = [
+            self._log_p(model, self._cut(t))[self.labels.index(label)] for t, (label,) in pairs
+        ]
+        return np.array(log_p), np.ones(len(log_p), int)
+
+    def measures(self, texts, answers, right):
+        """Return the share of texts whose most probable label is right."""
+        best = [first.rpartition(" ")[0] for first, *_ in answers]
+        found = [label == answer for label, (answer,) in zip(best, right, strict=True)]
+        return {"accuracy": Measure.ratio(found, np.ones(len(found)))}
 
     def maps(self, model, text, written=None):
         """Return attention maps for the first `context` symbols of the text."""

@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
+from operator import index
 from pathlib import Path
-from typing import Protocol
+from typing import Never, Protocol, SupportsIndex
 
 import numpy as np
 from tqdm import tqdm
@@ -130,7 +131,7 @@ def train(
     folder: str | Path,
     schedule: Schedule | int,
     recipe: Recipe | None = None,
-    seed: int = 0,
+    seed: SupportsIndex = 0,
     xp=np,
     resume: bool = False,
     parts: int | None = None,
@@ -140,6 +141,7 @@ def train(
     on_evaluation: Callable[[dict[str, float]], object] | None = None,
     verbose: bool = True,
     log_to: Collection[str] = (),
+    **misplaced: Never,
 ) -> dict:
     """Train `model` on `task`, load the best weights into it, and return the best evaluation.
 
@@ -147,9 +149,10 @@ def train(
     evaluation), last.safetensors (all that resuming needs) and best.safetensors (the best model so
     far by task.metric). The `loss` of a line is the mean since the line before, `seconds` the time
     of training so far. `schedule` may be a number of steps; a Schedule also says how often the run
-    reports, and when it ends early: `Schedule(500, patience=2)`. Each batch is split into `parts`
-    parts (numformer/execution/), by default a number that is fast on this machine, and at least one
-    per rank. The process keeps the memory of freed arrays, even afterwards (`reuse_freed_memory`).
+    reports, and when it ends early: `Schedule(500, patience=2)`; `recipe` says how it learns:
+    `Recipe(rate=0.001)`. Each batch is split into `parts` parts (numformer/execution/), by default
+    a number that is fast on this machine, and at least one per rank. The process keeps the memory
+    of freed arrays, even afterwards (`reuse_freed_memory`).
 
     `parallel` chooses what computes the parts: "forks", processes on this machine, or "mpi", the
     ranks that mpiexec has started, which all call this function with the same arguments. The
@@ -165,17 +168,23 @@ def train(
     "tensorboard" or "wandb" (METRICS_WRITERS in numformer/runs/metrics_writers.py).
 
     With `resume` the run in `folder` continues from where it was saved, and ends bit for bit as if
-    nothing had interrupted it; if nothing was saved, a new run begins. So you can run a notebook's
-    cell again. The number of steps may differ, unless the recipe's rates depend on it; the
-    evaluation at the run's former end stays in metrics.jsonl and may be the best. A finished run is
-    not changed. Only one process at a time writes to a folder. A process trains one model at a
-    time: dropout's random stream and the BLAS threads belong to the whole process.
+    nothing had interrupted it. If no step was saved, a line says so and a new run begins. So you
+    can run a notebook's cell again. The number of steps may differ, unless the recipe's rates
+    depend on it; the evaluation at the run's former end stays in metrics.jsonl and may be the best.
+    A finished run is not changed. Only one process at a time writes to a folder. A process trains
+    one model at a time: dropout's random stream and the BLAS threads belong to the whole process.
 
     Raises InputError for invalid arguments and, without `resume`, for a folder that holds a run;
     Interrupted after Ctrl-C or SIGTERM, with the state saved; BrokenNumbers if the loss or the
     gradient is NaN or infinite, before the weights change; OSError if a file cannot be written. No
     error removes files that were saved before.
     """
+    for name in misplaced:
+        fix = "Leave it out; help(numformer.train) lists the arguments."
+        for kind in (Schedule, Recipe):
+            if name in kind.__dataclass_fields__:
+                fix = f"Pass it within {kind.__name__}(...), as help(numformer.train) shows."
+        raise InputError("train takes only its own arguments", name, fix)
     if not isinstance(model, Model):
         fix = "Write train(Transformer(config), task, folder, steps)."
         raise InputError("train takes a model", type(model).__name__, fix)
@@ -185,6 +194,8 @@ def train(
     if not (recipe is None or isinstance(recipe, Recipe)):
         fix = "Write train(model, task, folder, steps, numformer.Recipe(warmup=3))."
         raise InputError("a recipe is a numformer.Recipe", f"{type(recipe).__name__} {recipe}", fix)
+    if not isinstance(seed, SupportsIndex) or index(seed) < 0:
+        raise InputError("a seed is an integer of at least 0", repr(seed), "Write seed=3.")
     _require_task(task)
     if not _one_run.acquire(blocking=False):
         raise InputError(
@@ -198,7 +209,7 @@ def train(
         ranks = ranks_for(parallel, timeout)
         parts = max(default_parts(xp), ranks.size) if parts is None else parts
         recipe, steps = (recipe or Recipe()).with_factor(model.config.d_model), schedule.steps
-        trainer = Trainer(model, task, Path(folder), steps, recipe, seed, xp, parts, ranks)
+        trainer = Trainer(model, task, Path(folder), steps, recipe, index(seed), xp, parts, ranks)
         trainer.files.copies = metrics_writers(log_to)
         with ranks.failing_together():
             ranks.agree(trainer.fingerprint)
@@ -235,6 +246,8 @@ def _train(
         if not trainer.finished:
             trainer.executor.start()
         progress = _Progress(trainer, verbose)
+        if resume and not trainer.step:
+            progress.say(f"no step is saved in {trainer.files.folder}: a new run begins")
         over = schedule.ends_early(trainer) if trainer.is_evaluated else ""
         with progress.bar, interrupts() as interrupted:
             while not (trainer.finished or over):

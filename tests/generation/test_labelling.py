@@ -60,6 +60,34 @@ def test_labels_of_a_text_the_most_probable_first(tmp_path, call):
     assert trained(padded).splitlines()[0].endswith(f" {softmax(whole).max():.4f}")
 
 
+def test_labels_are_scored_and_compared_with_the_right_ones(
+    tmp_path, complaint, recwarn, monkeypatch
+):
+    shown: list = []
+    monkeypatch.setattr("numformer.generation.labelling.advance", lambda: shown.append(1))
+    trained = nf.load(classifier(tmp_path, "SequenceClassification"))
+    texts = [TEXT, "a dog", "to be or not to be"]
+    best = [trained(text).partition(" ")[0] for text in texts]
+    others = [label for label in ("good", "bad", "x") if label != best[0]]
+    examples = [*zip(texts, [others[0], *best[1:]], strict=True)]
+    shown.clear()
+    evaluation = trained.evaluate(examples)
+    assert evaluation["accuracy"] == pytest.approx(2 / 3)
+    log_p = trained.score(examples)
+    for (text, label), found in zip(examples, log_p, strict=True):
+        p = softmax(logits_of(trained, text, "relation_logits")[1])
+        assert found == pytest.approx(np.log(p["good bad x".split().index(label)]))
+    assert evaluation["loss"] == pytest.approx(-np.mean(log_p))
+    assert [row.target for row in evaluation.predictions] == [right for _, right in examples]
+    assert not recwarn.list and len(shown) == 3 * 3
+    # A label's id is no symbol's. A longer text is cut, as for an answer.
+    assert trained.text.encode(["bad"]) == [len(trained.text.vocabulary) + 1]
+    assert trained.score([("a " * 40, "bad")]) == trained.score([("a " * 22, "bad")])
+    assert "one of the labels good, bad, x; received 'so'" in complaint(
+        trained.score, [("a", "so")]
+    )
+
+
 def test_a_long_text_is_cut_even_if_the_config_allows_more(tmp_path):
     folder = classifier(tmp_path, "SequenceClassification", max_position_embeddings=5000)
     assert nf.load(folder).text.context == 4096
@@ -150,14 +178,14 @@ def test_a_long_text_is_cut_before_its_last_mark(tmp_path):
 def test_what_a_classifier_lacks_is_said(tmp_path, complaint):
     folder = classifier(tmp_path, "SequenceClassification")
     trained = nf.load(folder)
-    lacking = "a model that writes symbols scores them; received a classifier. Call the model"
-    assert complaint(trained.score, [("a", "b")]).startswith(lacking)
     fits, config = trained.text.fits, trained.model.config
     assert fits(config)
     for changes in (dict(labels=["a"]), dict(classifies="words"), dict(context=0)):
         kind = type(trained.text)
         assert not kind(**{**vars(trained.text), **changes}).fits(config)
     words = nf.load(classifier(tmp_path / "words", "TokenClassification"))
+    lacking = "classes of whole texts are compared; received a classifier of positions. Call the"
+    assert complaint(words.score, [("a", "good")]).startswith(lacking)
     assert not dataclasses.replace(words.text, classifies="words").fits(words.model.config)
     path = folder / "config.json"
     path.write_text(

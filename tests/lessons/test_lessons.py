@@ -1,5 +1,6 @@
 """The commands of the course: files with exercises, questions, what is typed wrong."""
 
+import importlib
 import io
 import json
 import os
@@ -8,6 +9,7 @@ import signal
 import sys
 import threading
 import urllib.request
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -65,8 +67,11 @@ def test_a_starter_file_is_written_once_filled_in_and_right(call, tmp_path):
         right = RIGHT[name][0].removeprefix(HEADER)
         text = re.sub(rf'(?s)def {name}.*?""".*?Error\n', lambda _, new=right: new, text, count=1)
     file.write_text(text.replace(" / dscores.shape[0]", ""))
-    code, out, err = call(main, "check", "3", str(file))
-    assert (code, out[-1], err) == (0, "4 of 4 right", [])
+    solved = file.rename(tmp_path / "solved_by_a_reader.py")
+    file.write_text(f"from {solved.stem} import *\n")
+    for path in (solved, file):
+        code, out, err = call(main, "check", "3", str(path))
+        assert (code, out[-1], err) == (0, "4 of 4 right", [])
 
 
 def test_a_notebook_is_started_and_checked_as_a_file_is(call, tmp_path, monkeypatch):
@@ -273,6 +278,16 @@ NOT_THERE = "a lesson is named by its number"
 def test_wrong_usage_is_refused(arguments, words, call, empty_folder):
     code, out, err = call(main, *arguments.split())
     assert (code, out) == (2, []) and words in err[-1] and not os.listdir()
+
+
+def test_ctrl_c_while_numformer_is_imported_ends_the_program(monkeypatch):
+    """As in `python -m lessons`, whose first import sets the handler; here the next one fails."""
+    monkeypatch.setattr(sys, "argv", ["-m"])
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with mock.patch.dict(sys.modules, {"numformer.errors": None}), pytest.raises(ImportError):
+        del sys.modules["lessons"], sys.modules["toy_tasks"]
+        importlib.import_module("lessons")
+    assert signal.signal(signal.SIGINT, handler).until_main
 
 
 def test_ctrl_c_ends_a_question_and_a_solution_that_does_not_end(call, monkeypatch, checked):

@@ -12,6 +12,7 @@ from numformer.models import LanguageModel, Transformer
 from numformer.runs import save_model
 from numformer.trained import Trained
 from tests.toy_tasks.small import main_of
+from toy_tasks import TASKS
 
 LETTERS = Vocabulary("abcd")
 TEXTS = {
@@ -115,6 +116,26 @@ def test_flags_set_how_a_model_writes(task, flags, expected, printed, call, monk
     monkeypatch.setattr(Trained, "n_best", n_best)
     result = call(main_of(task), "--run", task, *shlex.split(flags))
     assert result == (0, printed, []) and calls == [expected]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_refuses_the_runs_of_others_and_names_theirs(name, refuse):
+    runs = {"write": "write", "reverse": "pairs"}
+    for task, kind in {other: run for other, run in runs.items() if other != name}.items():
+        text, file = TEXTS[kind].description(), Path("run.safetensors")
+        save_model(file, MODELS[kind], text=text, task={"name": task})
+        program = "" if name == "images" else f"Use python -m toy_tasks.{task}."
+        refuse(main_of(name), f"--run {file} --input a", f"a run of {task}", program)
+
+
+@pytest.mark.parametrize("name", ["reverse", "pairs", "pronounce"])
+def test_a_task_of_pairs_refuses_a_language_model_from_elsewhere(name, refuse, call):
+    text, flags = TEXTS["write"].description(), "--run own.safetensors --input a"
+    save_model(Path("own.safetensors"), MODELS["write"], text=text)
+    refuse(main_of(name), flags, "a model for write. Use python -m toy_tasks.write")
+    save_model(Path("own.safetensors"), MODELS["write"], text=text, task={"name": "mine"})
+    refuse(main_of(name), flags, "a run of mine. Use python -m toy_tasks.write")
+    assert call(main_of("write"), flags)[::2] == (0, ["note: own.safetensors is a run of mine"])
 
 
 def test_impossible_flags_are_refused(refuse):

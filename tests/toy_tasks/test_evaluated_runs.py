@@ -173,14 +173,15 @@ def test_predictions_overwrite_neither_the_data_nor_what_is_no_file(task, refuse
     assert Path("link.tsv").is_symlink() and Path("folder/out.tsv").read_text().startswith("source")
 
 
-def test_symbols_that_training_never_saw_are_reported(call):
+def test_a_run_of_another_task_and_symbols_that_training_never_saw_are_reported(call):
     Path("run").mkdir()
-    text = TEXTS["pairs"].description()
-    save_model(Path("run/best.safetensors"), model_of(TEXTS["pairs"]), text=text)
+    saved = dict(text=TEXTS["pairs"].description(), task={"name": "reverse"})
+    save_model(Path("run/best.safetensors"), model_of(TEXTS["pairs"]), **saved)
     Path("data").write_text("aq\tone\nab\tone three\nab\tone\n")
     code, _, err = call(main_of("pairs"), "--run run --data data")
-    (note,) = err
-    assert code == 0 and note.startswith("note: 2 examples of 2 with symbols that training never")
+    other, note = err
+    assert code == 0 and other == "note: run is a run of reverse"
+    assert note.startswith("note: 2 examples of 2 with symbols that training never")
     assert "'q'" in note and "'three'" in note
 
 

@@ -40,6 +40,10 @@ def test_each_image_is_tested_once_and_never_by_a_model_that_saw_it():
     assert (tasks[0].test != sorted(tasks[0].test)).any()
 
 
+def test_the_model_for_use_is_trained_on_all_images():
+    assert sorted(still(5).training) == sorted(still(5).test) == [*range(23)]
+
+
 def test_descriptions_differ_if_the_fold_or_the_images_do():
     other = ImagesTask(with_labels(IMAGES[::-1], LABELS), 0, 4, seed=1, shift=0, turn=0)
     descriptions = [task.description() for task in (still(0), still(1), other)]
@@ -129,12 +133,17 @@ def test_the_drawn_attention_is_from_the_class_token_to_the_patches():
 def test_images_of_a_file_are_learned_and_named(succeed):
     images = np.stack([IMAGES, IMAGES / 2, IMAGES / 4], axis=-1)
     np.savez("mine.npz", images=images, labels=LABELS)
-    accuracy = succeed(main, f"--data mine.npz {TINY}")[-1]
+    *_, use, _, accuracy = out = succeed(main, f"--data mine.npz {TINY}")
+    assert "--run runs/images/all-images-1 --input" in use
+    assert [line[:8] for line in out if line[:3] == "| f"] == [f"| fold {n}" for n in range(1, 6)]
+    assert not any(line.startswith("| all") for line in out)
     folder = Path("runs/images")
     folds = [folder / f"fold-{number}-1" for number in range(1, 6)]
     names = {"config.json", "table.md", "attention.png", *(fold.name for fold in folds)}
+    names |= {"all-images-1"}
     assert {*os.listdir(folder)} == names
     assert imread(folder / "attention.png").std() > 0.01
+    assert load_model(folder / "all-images-1/best.safetensors")[1]["task"]["fold"] == 5
     right = 0
     for number, fold in enumerate(folds):
         model, metadata = load_model(fold / "best.safetensors")
@@ -158,7 +167,8 @@ def test_the_target_is_the_share_of_all_images(monkeypatch):
     monkeypatch.setattr(page.run_folders, "read_config", lambda folder: {"options": {"data": None}})
     run = dict(tested=100, folder=Path("a/b"))
     for right, reached in ((197, True), (196, False)):
-        results = {"fold 1": [run | {"right": 100}], "fold 2": [run | {"right": right - 100}]}
+        results = {"all images": [run | {"right": 100}]}
+        results |= {"fold 1": [run | {"right": 100}], "fold 2": [run | {"right": right - 100}]}
         what, figures, target = page.verdict(results)
         assert what.startswith("200 images") and figures == {"accuracy": f"{right / 200:.4f}"}
         assert target == ("accuracy 0.985", reached)
@@ -191,7 +201,7 @@ def test_a_run_names_files_of_images_of_its_size(call, succeed, refuse):
         use: "--input or --data names files of images; received neither",
         f"{use} --input other.npz": "other.npz with 2 x 6 pixels of 1",
         f"{use} --input mine.npz --temperature 1": "unrecognized arguments: --temperature",
-        "--run runs/images --input mine.npz": "such as runs/images/fold-1-1.",
+        "--run runs/images --input mine.npz": "such as runs/images/all-images-1.",
         "--run mine.safetensors --input mine.npz": "--run names a run of this task",
     }.items():
         refuse(main, flags, message)

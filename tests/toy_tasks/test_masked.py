@@ -14,6 +14,7 @@ from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
 from tests.toy_tasks.small import interrupted_at, shaken
 from toy_tasks import masked
+from toy_tasks.command_line import run_folders
 from toy_tasks.masked import MaskedTask, main
 from toy_tasks.write import WritingTask
 
@@ -80,7 +81,10 @@ def test_a_text_is_learned_from_both_sides_and_from_one(call, succeed):
     assert {*os.listdir(run)} == names | {"attention.png", "one-side", "result.json"}
     assert {*os.listdir(run / "one-side")} == names
     trained = numformer.load(run)
-    assert trained.metadata["best"]["held_out_loss"] == pytest.approx(loss, abs=1e-4)
+    result = run_folders.read_config(run, "result.json")
+    best = trained.metadata["best"]["held_out_loss"]
+    assert result["loss"] == pytest.approx(best) == pytest.approx(loss, abs=1e-4)
+    assert out[-1].endswith(f"one side {result['loss_from_one_side']:.4f}")
     assert type(numformer.load(run / "one-side").model) is LanguageModel
 
     texts = re.search("with holes:\n(.*)\nfilled:\n(.*)\nfiles in", "\n".join(out), re.S)

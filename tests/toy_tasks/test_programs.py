@@ -127,10 +127,12 @@ def test_a_run_goes_to_the_next_folder_or_to_one_that_is_new_or_empty(succeed):
 
 def test_a_folder_in_which_another_run_begins_or_goes_on_is_refused(call, refuse, monkeypatch):
     call(copying, f"{RUN} --out mine")
+    Path("begun").mkdir()
     with monkeypatch.context() as patches:
         patches.setattr("fcntl.flock", mock.Mock(side_effect=BlockingIOError))
-        for again in (RUN, "--resume"):
-            refuse(copying, f"{again} --out mine", "received mine, which another process")
+        for again in (f"{RUN} --out begun", "--resume --out mine"):
+            folder = again.split()[-1]
+            refuse(copying, again, f"received {folder}, which another process")
     assert call(copying, "--resume --out mine")[0] == 1
 
 
@@ -160,6 +162,31 @@ def test_impossible_flags_are_refused_without_a_trace(refuse, monkeypatch):
     for flag in ("--steps 3", "--resume", "--quick"):
         without = f"without {flag.split()[0]}; received both"
         refuse(PAGES["pairs"].main, f"--epochs 3 {flag}", without)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_impossible_flags_are_refused_before_data_are_read(name, refuse, monkeypatch):
+    """The data are absent, or not drawn."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setattr(sequences.SequenceTask, "__init__", None)
+    Path("full/thesis").mkdir(parents=True)
+    flags = {
+        "--log-every 0": "log_every is an integer of at least 1; received 0",
+        "--clip-norm 0": "clip_norm is a number above 0, or None; received 0",
+        "--log-to wandb": "needs wandb; received no such package",
+        "--backend cupy": "needs CuPy and an NVIDIA GPU",
+        "--out full": "a folder that is new or empty; received full",
+    }
+    if name not in ("images", "parse"):
+        flags["--p-drop 2"] = "p_drop is a number of at least 0 and below 1; received 2.0"
+    if name in ("write", "shakespeare"):
+        flags["--temperature -1"] = "temperature is a number from 0 to 1e+300; received -1.0"
+    if not hasattr(PAGES[name], "STUDY"):
+        flags["--timeout 0"] = "a number of seconds above 0; received 0.0"
+    data = "--data absent" * (name in ("pairs", "write"))
+    for flag, words in flags.items():
+        refuse(small.main_of(name), f"{data} {flag}", words)
 
 
 def test_learned_positions_too_short_for_training_or_decoding_are_refused_at_the_start(data, call):

@@ -212,6 +212,7 @@ def test_each_language_has_its_own_rules_for_tokens(succeed, monkeypatch):
 
     monkeypatch.setattr(Translation, "write", answer)
     out = succeed(main, f"{TINY} --languages fr en --out run --vocabulary 40")
+    assert run_folders.read_config(Path("run"), "result.json") == {"BLEU": pytest.approx(100)}
     assert out[-1] == "BLEU 100.00" and shlex.join([sides[0].lower()]) in "\n".join(out)
     for how in (["--text", sides[0]], ["--source", "data/test.fr"]):
         assert {*succeed(main, "--run run", *how)} == {sides[1].lower()}

@@ -17,6 +17,7 @@ from numformer.runs import load_model, save_model
 from numformer.trained import load
 from tests.toy_tasks import small
 from toy_tasks import masked, pairs, shakespeare, write
+from toy_tasks.command_line.run_folders import read_config
 from toy_tasks.write import WritingTask, main, split
 
 TEXT = "the cat sat on the mat. a dog ran. \n" * 40
@@ -79,7 +80,9 @@ def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call, succeed):
     for name in ("best.safetensors", "config.json", "loss.png", "attention.png"):
         assert (run / name).exists()
     best = load_model(run / "best.safetensors")[1]["best"]
-    assert best["held_out_loss"] == pytest.approx(float(out[-1].split()[-1]), abs=1e-4)
+    result = read_config(run, "result.json")
+    assert best["held_out_loss"] == pytest.approx(result["held-out_loss"])
+    assert out[-1] == f"held-out loss {result['held-out_loss']:.4f}"
     prompt = "le cafe\N{COMBINING ACUTE ACCENT}ç"
     code, out, err = call(main, f"--run {run} --length 12 --greedy --prompt", prompt)
     assert code == 0 and err == ["note: training never saw 'ç' (in 'le cafe\u0301ç')"]

@@ -31,13 +31,13 @@ def answer_inputs(
     trained: Trained | None = None,
     lines: Iterable[str] | None = None,
     say: Callable[[str], None] = note,
-    kind: type[TextPipeline] | None = None,
+    kind: type[TextPipeline] = TextPipeline,
 ) -> int:
     """Print what the model of --run answers to --input or to lines of text -> the exit code.
 
     `trained` is the model, if it is loaded already. Without --input the texts are `lines`, by
     default the lines of standard input. `say` is called with remarks about a text. Raises
-    InputError for a model whose pipeline is not of the `kind` that the script is for.
+    InputError as `load_run` does.
     """
     trained = load_run(options, kind, trained)
     settings = generation_settings(options, trained.text)
@@ -78,18 +78,24 @@ def answer_inputs(
 
 def load_run(
     options: argparse.Namespace,
-    kind: type[TextPipeline] | None = None,
+    kind: type[TextPipeline] = TextPipeline,
     trained: Trained | None = None,
 ) -> Trained:
-    """The model of --run. Raises InputError for a model whose pipeline is not of the `kind`."""
+    """The model of --run.
+
+    Raises InputError for a model whose pipeline is not of the `kind` and, unless it is evaluated
+    on --data, for a run of another task.
+    """
     trained = trained or load(options.run)
-    pipeline, task = trained.text, task_of(trained.metadata).get("name")
-    if kind and not isinstance(pipeline, kind):
+    pipeline, task = trained.text, str(task_of(trained.metadata).get("name", ""))
+    different = {task, options.program.rpartition(".")[2]} & TASKS.keys()
+    is_answering = "data" not in options.explicit
+    if (len(different) == 2 and is_answering) or not isinstance(pipeline, kind):
         programs = (name for other, name in PROGRAMS.items() if isinstance(pipeline, other))
         program = task if task in TASKS else next(programs)
         raise InputError(
-            f"{options.program} takes its own runs, and models of the same kind",
-            f"{options.run}, a model for {program}",
+            f"{options.program} takes its own runs, and models of the same kind from elsewhere",
+            f"{options.run}, a run of {task}" if task else f"{options.run}, a model for {program}",
             f"Use python -m toy_tasks.{program}.",
         )
     if task and not options.program.endswith(f".{task}"):

@@ -1,9 +1,18 @@
 """Checks for options that are impossible or contradict each other; each raises InputError."""
 
 import argparse
+import sys
+from dataclasses import fields
 
+from numformer.devices import find_backend
 from numformer.errors import InputError
+from numformer.execution.mpi import ranks_for
+from numformer.generation.sampling import Sampling
+from numformer.models import Model
+from numformer.optimization.recipe import Recipe
+from numformer.runs.metrics_writers import metrics_writers
 from toy_tasks.command_line.parser import Parser
+from toy_tasks.command_line.settings_flags import schedule_from, settings_from
 
 MAX_PARTS = 128  # each may be a process
 NOT_EVALUATED = {"input", "input_file", "attention", "n_best", "count", "tree", "source"}
@@ -27,6 +36,23 @@ def require_counts(parser: Parser, options: argparse.Namespace) -> None:
     if count is not None and not 1 <= count <= most:
         rule = f"--{flag} is at least 1, and {limit}at most {MAX_PARTS}, here {most}"
         raise InputError(rule, count, f"Change --{flag}.")
+
+
+def require_settings(options: argparse.Namespace, model: type[Model]) -> None:
+    """Refuse settings that do not allow training, before any data are read.
+
+    The data determine the vocabularies; here, a large number stands for the size of each.
+    """
+    ranks_for(options.parallel, options.timeout)
+    metrics_writers(options.log_to or ())  # refuses a missing package
+    schedule_from(options)
+    settings_from(options, Recipe)
+    Sampling.from_settings(getattr(options, "temperature", None), None, None)
+    names = [field.name for field in fields(model.Config) if field.name.endswith("vocabulary")]
+    if names:  # a model of images has none
+        settings_from(options, model.Config, **dict.fromkeys(names, sys.maxsize))
+    if options.backend != "auto":
+        find_backend(options.backend)
 
 
 def require_one_length(options: argparse.Namespace) -> None:

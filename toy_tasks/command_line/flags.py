@@ -64,7 +64,7 @@ def build_parser(
         epilog="exit codes: 0 reached the target, 1 missed it, 2 wrong usage or input, "
         "3 a number became NaN or infinite, 130 stopped by Ctrl-C or SIGTERM after saving",
     )
-    parser.presets = presets or {}
+    parser.model, parser.presets = model, presets or {}
     if presets:
         about = "other defaults of the flags below; flags on the command line override them"
         parser.add_argument("--preset", choices=presets, help=about)

@@ -1,6 +1,7 @@
 """The options of a program: its settings from all sources, merged, checked and ready to save."""
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -30,6 +31,16 @@ FREE_TO_CHANGE |= {"steps", "minutes", "patience", "parallel", "timeout", "log_t
 BEAM_SETTINGS = "beam", "length_penalty", "penalty"
 
 
+class Silence(io.TextIOBase):
+    """Standard output with --quiet: nothing is written, but `finish` prints on `result`."""
+
+    def __init__(self, result):
+        self.result = result
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
 def parse_options(
     parser: Parser,
     name: Callable[[argparse.Namespace], str],
@@ -43,7 +54,8 @@ def parse_options(
     the command line, which may change only settings that are `free`; `options.out` is the run's
     folder. The result also has `options.name`, the name of a new run's folder from `name(options)`;
     `options.explicit`, the names of the settings on the command line; and `options.program`. With
-    --save-settings, this writes the settings to that file and ends the program.
+    --save-settings, this writes the settings to that file and ends the program; with --quiet,
+    standard output becomes a Silence, until `exit_code` ends the program.
     """
     explicit = parser.read(sys.argv[1:] if arguments is None else arguments)
     sources, defaults = (
@@ -88,6 +100,12 @@ def parse_options(
         _write_settings(options)
         print(f"settings: {options.save_settings}")
         parser.exit()
+    if not options.run and not hasattr(options, "seeds"):  # a study checks each of its rows
+        conflicts.require_settings(options, parser.model)
+    if options.out and options.out.is_dir() and not options.resume:
+        run_folders.require_empty(options.out)
+    if options.quiet:
+        sys.stdout = Silence(sys.stdout)
     return options
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from numformer.errors import InputError
 from numformer.generation.beam import LARGEST_ALPHA
+from numformer.models import Model
 from numformer.plots import PICTURES
 
 OTHER_PROGRAMS = {
@@ -62,12 +63,14 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefau
 class Parser(argparse.ArgumentParser):
     """A parser that says in one line what is wrong, and which flag may have been meant.
 
-    `presets` has the defaults that each --preset sets. `earlier_defaults` has the value that each
-    setting had in runs before its flag existed. `answer_flags` is the group of flags for using a
-    trained model; `answer_settings` has the names of the settings with which the task's pipeline
-    writes answers. `other_flags` has the flags of other kinds of models and of their answers.
+    `model` is the kind of model of the task. `presets` has the defaults that each --preset sets.
+    `earlier_defaults` has the value that each setting had in runs before its flag existed.
+    `answer_flags` is the group of flags for using a trained model; `answer_settings` has the names
+    of the settings with which the task's pipeline writes answers. `other_flags` has the flags of
+    other kinds of models and of their answers.
     """
 
+    model: type[Model]
     presets: Mapping[str, dict] = {}
     earlier_defaults: dict[str, object]
     answer_flags: argparse._ArgumentGroup

@@ -87,14 +87,19 @@ def write_config(folder: Path, settings: dict, name: str = "config.json") -> Non
 
 
 def write_first_config(folder: Path, settings: dict) -> None:
-    """Write config.json into an empty folder, or one where writing it was interrupted."""
+    """Write config.json into an empty folder."""
+    require_empty(folder)
+    write_config(folder, settings)
+
+
+def require_empty(folder: Path) -> None:
+    """Raise InputError unless the folder is empty, or writing its config.json was interrupted."""
     if any(path.name != "config.json" + PARTIAL for path in folder.iterdir()):
         raise InputError(
             "--out names a folder that is new or empty",
             folder,
             "Choose another folder, or continue the run in it with --resume.",
         )
-    write_config(folder, settings)
 
 
 def read_config(folder: Path, name: str = "config.json") -> dict:

@@ -12,6 +12,7 @@ from numformer.models.owned_settings import own_settings
 from numformer.optimization.optimizers import OptimizerSettings, owners
 from numformer.optimization.recipe import Recipe
 from numformer.settings import Settings
+from numformer.training.loop import Schedule
 from toy_tasks.command_line.parser import Parser, integer
 
 CHOICE_NAMES = dict(mixers="mixer", feed_forwards="feed-forward network", normalization="norm")
@@ -55,6 +56,12 @@ def settings_from(options: argparse.Namespace, kind: type[Settings], **values) -
     if settings.get("rate") is not None:
         del settings["factor"]  # which is the task's default
     return kind(**settings, **values)
+
+
+def schedule_from(options: argparse.Namespace) -> Schedule:
+    """The schedule that the options describe."""
+    names = "steps", "log_every", "evaluate_every", "minutes", "patience"
+    return Schedule(*(getattr(options, name) for name in names))
 
 
 def _shared_fields(settings: type[Settings]) -> list[Field]:

@@ -16,6 +16,7 @@ from numformer.settings import Settings
 from numformer.training.loop import Task
 from toy_tasks.command_line import run_folders
 from toy_tasks.command_line.answers import answer_inputs
+from toy_tasks.command_line.conflicts import require_settings
 from toy_tasks.command_line.fine_tuning import load_start_weights
 from toy_tasks.command_line.flags import build_parser
 from toy_tasks.command_line.options import FREE_TO_CHANGE, parse_options, saved_options
@@ -86,8 +87,6 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
     options = parse_options(parser, lambda options: study.name, arguments, FREE_IN_A_STUDY)
     if options.run:
         return study.use(options)
-    if study.choose_rows:
-        study = replace(study, rows=study.choose_rows(options))
     if not options.resume and not options.quick:
         for name in sorted(options.explicit & row_settings):
             flag, rule = parser.flag(name), "every row of this study has its own value"
@@ -96,6 +95,10 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
         rule, fix = "a study trains its models side by side on one machine", "Leave out mpiexec."
         raise InputError(rule, "ranks of MPI", fix)
     xp = find_backend(options.backend)
+    for run in _runs(study, options, options.seeds[:1]):
+        require_settings(run.options, study.model)
+    if study.choose_rows:  # which may read the data
+        study = replace(study, rows=study.choose_rows(options))
     for run in _runs(study, options, options.seeds[:1]):
         task, kind, config = study.make_task_and_config(run.options)
         training_plan(task, config, run.options, xp)

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -26,14 +27,13 @@ from numformer.plots import loss_curve
 from numformer.randomness import seed_sequence
 from numformer.runs.checkpoints import require_size
 from numformer.runs.files import folder_lock
-from numformer.runs.metrics_writers import metrics_writers
 from numformer.runs.run_folder import read_metrics
 from numformer.settings import Settings
 from numformer.training.loop import Interrupted, Schedule, Task, train
 from toy_tasks.command_line import run_folders
 from toy_tasks.command_line.fine_tuning import load_start_weights
 from toy_tasks.command_line.options import saved_options
-from toy_tasks.command_line.settings_flags import settings_from
+from toy_tasks.command_line.settings_flags import schedule_from, settings_from
 
 
 def train_task(
@@ -146,19 +146,19 @@ def finish(
     example: str | None,
     target: tuple[str, bool] | None = None,
     run: Path | None = None,
+    measures: Mapping[str, float] = {},
 ) -> int:
     """Print the files of a folder, how to use its model and the result -> the exit code.
 
-    For a single run, this also saves the measures as result.json.
+    With --quiet, only the result is printed.
 
-    `data` says what the model was tested on. `figures` has the measures by name, the decisive
-    one last. `example` is a text for the model, if it takes texts. `target` is the figure to reach,
-    and whether it was reached. If a folder has several runs, `run` is one to use.
+    `data` says what the model was tested on. `figures` has the measures by name as they are
+    printed, the decisive one last. `example` is a text for the model, if it takes texts. `target`
+    is the figure to reach, and whether it was reached. If a folder has several runs, `run` is one
+    to use. The `measures` of a single run are saved in result.json.
     """
-    if not run:
-        names = [name.replace(" ", "_") for name in figures]
-        numbers = [float(figure.split()[0].rstrip(",")) for figure in figures.values()]
-        result = dict(zip(names, numbers, strict=True))
+    if measures:
+        result = {name.replace(" ", "_"): number for name, number in measures.items()}
         run_folders.write_config(folder, result, run_folders.RESULT)
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
     print(f"files in {folder}: {', '.join(files)}")
@@ -168,9 +168,10 @@ def finish(
         print("--quick only shows that everything runs: so few steps teach nothing yet")
         target = None
     verdict = f"; target {target[0]}: {'reached' if target[1] else 'MISSED'}" if target else ""
-    print(f"{data}{verdict}")
+    result = getattr(sys.stdout, "result", None)
+    print(f"{data}{verdict}", file=result)
     for measure, figure in figures.items():
-        print(f"{measure} {figure}")
+        print(f"{measure} {figure}", file=result)
     return 0 if target is None or target[1] else 1
 
 
@@ -182,13 +183,10 @@ def training_plan(
     Raises InputError, before anything is built or written, for options that do not allow training.
     """
     recipe = settings_from(options, Recipe).with_factor(config.d_model)
-    names = "steps", "log_every", "evaluate_every", "minutes", "patience"
-    schedule = Schedule(*(getattr(options, name) for name in names))
-    metrics_writers(options.log_to or ())  # refuses a missing package
     vectors = len(vectors_of(OPTIMIZERS[recipe.optimizer]))
     _require_length(config, task)
     _require_memory(config, options, vectors, _memory(xp))
-    return recipe, schedule, vectors
+    return recipe, schedule_from(options), vectors
 
 
 def _require_length(config: Settings, task: Task) -> None:

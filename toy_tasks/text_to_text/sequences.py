@@ -122,7 +122,7 @@ def main(rule: Rule, arguments: list[str] | None = None) -> int:
     """Train a model, or with --run use a trained one; returns the exit code."""
     options = read_options(rule, arguments)
     if options.run:
-        return answer_inputs(options)
+        return answer_inputs(options, kind=Transduction)
     return train_and_test(make_task(rule, options), options, rule.required)
 
 

@@ -104,7 +104,7 @@ def train_and_test(
         compare = operator.ge if task.higher_is_better else operator.le
         goal = f"{last.replace('_', ' ')} {required}", compare(results[last], required)
     test_set = f"{len(task.test):,} sources {task.unseen}"
-    return finish(options, folder, test_set, figures, task.test[0][0], goal)
+    return finish(options, folder, test_set, figures, task.test[0][0], goal, measures=results)
 
 
 def print_examples(task: TransductionTask, written: Sequence[str]) -> None:
