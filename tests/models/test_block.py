@@ -286,10 +286,12 @@ def test_what_cannot_be_computed_again_is_refused(rng, complaint):
         stack.forward(rng.standard_normal((2, 3, 8)), past=past)
 
 
-def test_a_checkpoint_that_is_held_twice_is_met_once(rng):
+def test_a_checkpoint_and_the_layer_in_it_have_the_first_of_their_names(rng):
     class Twice(Layer):
         def __init__(self):
             self.first = self.second = Checkpointed(nf.Linear(3, 2, rng))
+            self.third = Checkpointed(self.first.layer)
 
-    assert [*Twice().named_layers()] == ["", "first (recomputed)", "first"]
+    names = ["", "first (recomputed)", "first", "third (recomputed)"]
+    assert [*Twice().named_layers()] == names
     assert [*Twice().named_parameters()] == ["first.weight", "first.bias"]
