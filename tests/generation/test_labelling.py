@@ -18,9 +18,11 @@ TEXT, QUESTION = (
     "a dog [SEP] to be or not to be, so people run again",
 )
 
+LABELS = "good", "bad", "so so"
+
 
 def classifier(folder, task: str, **changes):
-    more = {} if task == "QuestionAnswering" else dict(id2label={"0": "good", "1": "bad", "2": "x"})
+    more = {} if task == "QuestionAnswering" else dict(id2label=dict(enumerate(LABELS)))
     return published_texts.bert(folder, dict(architectures=[f"BertFor{task}"], **more, **changes))
 
 
@@ -43,7 +45,7 @@ def softmax(x):
 def test_labels_of_a_text_the_most_probable_first(tmp_path, call):
     trained = nf.load(classifier(tmp_path / "bert", "SequenceClassification"))
     p = softmax(logits_of(trained, TEXT, "relation_logits")[1])
-    best_first = sorted(zip(p, ("good", "bad", "x"), strict=True), reverse=True)
+    best_first = sorted(zip(p, LABELS, strict=True), reverse=True)
     expected = "\n".join(f"{label} {share:.4f}" for share, label in best_first)
     assert trained(TEXT) == expected
     assert call(convert.main, f"{tmp_path / 'bert'} --out {tmp_path / 'run'}")[0] == 0
@@ -67,8 +69,8 @@ def test_labels_are_scored_and_compared_with_the_right_ones(
     monkeypatch.setattr("numformer.generation.labelling.advance", lambda: shown.append(1))
     trained = nf.load(classifier(tmp_path, "SequenceClassification"))
     texts = [TEXT, "a dog", "to be or not to be"]
-    best = [trained(text).partition(" ")[0] for text in texts]
-    others = [label for label in ("good", "bad", "x") if label != best[0]]
+    best = [trained(text).partition(" 0")[0] for text in texts]
+    others = [label for label in LABELS if label != best[0]]
     examples = [*zip(texts, [others[0], *best[1:]], strict=True)]
     shown.clear()
     evaluation = trained.evaluate(examples)
@@ -76,14 +78,14 @@ def test_labels_are_scored_and_compared_with_the_right_ones(
     log_p = trained.score(examples)
     for (text, label), found in zip(examples, log_p, strict=True):
         p = softmax(logits_of(trained, text, "relation_logits")[1])
-        assert found == pytest.approx(np.log(p["good bad x".split().index(label)]))
+        assert found == pytest.approx(np.log(p[LABELS.index(label)]))
     assert evaluation["loss"] == pytest.approx(-np.mean(log_p))
     assert [row.target for row in evaluation.predictions] == [right for _, right in examples]
     assert not recwarn.list and len(shown) == 3 * 3
     # A label's id is no symbol's. A longer text is cut, as for an answer.
     assert trained.text.encode(["bad"]) == [len(trained.text.vocabulary) + 1]
     assert trained.score([("a " * 40, "bad")]) == trained.score([("a " * 22, "bad")])
-    assert "one of the labels good, bad, x; received 'so'" in complaint(
+    assert "one of the labels good, bad, so so; received 'so'" in complaint(
         trained.score, [("a", "so")]
     )
 
