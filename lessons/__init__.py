@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import toy_tasks  # noqa: F401  # Ctrl-C during the imports ends the program at once
+import toy_tasks  # noqa: F401  # lets Ctrl-C end the program during the imports
 from numformer.errors import InputError
 
 if TYPE_CHECKING:

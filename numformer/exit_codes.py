@@ -58,8 +58,8 @@ def _exit_code(main: Callable[[], int]) -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if ranks.rank:  # rank 0 prints
             sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")
-        same_output = contextlib.redirect_stdout(sys.stdout)  # main may replace it
-        with ranks.failing_together(), warnings.catch_warnings(), same_output:
+        own_stdout = contextlib.redirect_stdout(sys.stdout)  # restores it after main
+        with ranks.failing_together(), warnings.catch_warnings(), own_stdout:
             warnings.showwarning = _note
             return main()
     except RankLost as problem:

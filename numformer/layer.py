@@ -204,15 +204,15 @@ class Layer:
                         yield f"{name}.{index}", item
 
     def _walk(self, path: str, nodes: dict) -> dict[int, tuple[str, "Layer | Parameter"]]:
-        """Return `nodes` with this layer, its sublayers and their parameters, each once."""
+        """Add this layer, its sublayers and their parameters, each once, and return `nodes`."""
         nodes[id(self)] = path, self  # id(), because dataclass layers with equal fields are equal
         for name, child in self._children():
             if id(child) not in nodes:
-                inner = f"{path}.{name}" if path else name
+                child_path = f"{path}.{name}" if path else name
                 if isinstance(child, Layer):
-                    child._walk(inner, nodes)
+                    child._walk(child_path, nodes)
                 else:
-                    nodes[id(child)] = inner, child
+                    nodes[id(child)] = child_path, child
         return nodes
 
     def named_layers(self) -> dict[str, "Layer"]:

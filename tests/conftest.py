@@ -28,9 +28,9 @@ if sys.platform == "win32":
 
 
 def pytest_configure(config):
-    """Each of several processes has one core, or the threads of all wait for each other.
+    """Give each of several processes one core, because more threads than cores slow each other.
 
-    No test needs its files after a power cut, so none waits for the disk.
+    The tests' files need not survive a power cut, so no test waits for the disk.
     """
     os.fsync = lambda file: None
     if hasattr(config, "workerinput"):

@@ -29,7 +29,7 @@ LAYERS, HEADS = 3, 2
 
 @pytest.fixture
 def drawn(tmp_path):
-    """`drawn(draw, *arguments)` returns the Figure, of which there is a picture in a file."""
+    """`drawn(draw, *arguments)` returns the Figure that `draw` has saved as a picture."""
     path = tmp_path / "new" / "drawn.png"
 
     def figure_of(draw, *arguments) -> Figure:
@@ -40,7 +40,7 @@ def drawn(tmp_path):
     return figure_of
 
 
-def test_a_notebook_shows_the_picture_that_is_saved(tmp_path):
+def test_a_notebook_shows_the_saved_picture(tmp_path):
     path = tmp_path / "drawn.png"
     figure = draw_chart(path, "title", {"part": {"curve": [([1, 2], [3, 4])]}}, "x", "y")
     assert figure._repr_png_() == path.read_bytes()

@@ -59,13 +59,13 @@ def imported(path: Path) -> set[tuple[str, str]]:
 
 def test_a_file_imports_only_from_rooms_below_its_own():
     rooms = {path: room_of(path.relative_to(ROOT).with_suffix("").parts) for path in FILES}
-    above = [
+    wrong_imports = [
         f"{path.relative_to(ROOT)} imports {module}, which is above"
         for path, own in rooms.items()
         for room, module in imported(path)
         if room != own and FLOOR[room] >= FLOOR[own]
     ]
-    assert rooms and not above
+    assert rooms and not wrong_imports
 
 
 def test_the_paper_and_what_it_stands_on_are_28_files_of_3000_lines():

@@ -53,7 +53,7 @@ DESCRIPTION = """\
 Learn to recognise the handwritten digits of scikit-learn, 8 x 8 pixels each, or the images of a
 file. Five models are trained, each on four fifths of the images, and tested on the other fifth,
 which plays no part in choosing the checkpoint. The last line is the share of all images that are
-classified correctly. A sixth model, for use, is trained on all images.
+classified correctly. A sixth model, the one to use, is trained on all images.
 
   python -m toy_tasks.images
   python -m toy_tasks.images --data FILE.npz
@@ -81,7 +81,7 @@ DEFAULTS = dict(
     decay="linear",
     clip_norm=1.0,
 )
-FOLDS, ALL = 5, "all images"
+FOLDS, ALL_IMAGES = 5, "all images"
 REQUIRED = 0.985
 """The accuracy to reach."""
 
@@ -98,7 +98,7 @@ class ImagesTask:
     """Batches of the images outside of one fold, for `numformer.training.train`.
 
     The task evaluates on its training images, so the checkpoint does not depend on test images.
-    With FOLDS as the fold, it trains and tests on all images.
+    If `fold` is FOLDS, the task trains and tests on all images.
     """
 
     metric, higher_is_better, longest = "loss_of_images_trained_on", False, 1
@@ -193,7 +193,7 @@ def table(results: Results) -> list[list[str]]:
     """A row for each fold."""
     rows = [["tested on", "images", "right", "accuracy", "seconds"]]
     for fold, runs in results.items():
-        if fold == ALL:
+        if fold == ALL_IMAGES:
             continue
         images, right, seconds = (
             sum(run[name] for run in runs) for name in ("tested", "right", "seconds")
@@ -216,7 +216,7 @@ def draw(results: Results, folder: Path) -> None:
 
 def verdict(results: Results):
     """The accuracy on the images of all folds."""
-    runs = [run for fold in results if fold != ALL for run in results[fold]]
+    runs = [run for fold in results if fold != ALL_IMAGES for run in results[fold]]
     total, right = (sum(run[name] for run in runs) for name in ("tested", "right"))
     options = run_folders.read_config(runs[0]["folder"].parent)["options"]
     images = total // len(results["fold 1"])
@@ -352,7 +352,7 @@ STUDY = Study(
     description=DESCRIPTION,
     model=VisionTransformer,
     defaults=DEFAULTS,
-    rows={ALL: dict(fold=FOLDS)}
+    rows={ALL_IMAGES: dict(fold=FOLDS)}
     | {f"fold {number + 1}": dict(fold=number) for number in range(FOLDS)},
     make_task_and_config=make_task_and_config,
     measure=measure,

@@ -133,7 +133,8 @@ def solutions(path: Path, exercises: Sequence, text: str | None = None) -> dict[
             "Mend that line first." if line else fix,
         ) from None
     wanted = {exercise.name for exercise in exercises}
-    if not wanted & {*code.co_names} and ("*",) not in code.co_consts:  # of `from x import *`
+    imports_all = ("*",) in code.co_consts  # a constant of `from x import *`
+    if not imports_all and not wanted & {*code.co_names}:
         return {}
     # As with `python FILE`, modules beside the file can be imported.
     paths = sys.path[:]

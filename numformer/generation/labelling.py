@@ -41,17 +41,17 @@ class Labelling(OneVocabulary):
         return [[*describe(model, self._cut(text))] for text in texts]
 
     def answer_symbols(self, text: str) -> list[str]:
-        """Return a label of a text, as a list. Raises InputError unless it is one of the labels."""
+        """Return a label as a list of one. Raises InputError if it is none of the `labels`."""
         if self.classifies != "texts":
-            rule, fix = "classes of whole texts are compared", "Call the model on each text."
+            rule, fix = "only classifiers of texts are evaluated", "Call the model on each text."
             raise InputError(rule, f"a classifier of {self.classifies}", fix)
         if text not in self.labels:
-            rule = f"a right answer is one of the labels {', '.join(self.labels)}"
-            raise InputError(rule, f"{text!r:.60}", "Change it, or leave the example out.")
+            rule = f"the label of a text is one of {', '.join(self.labels)}"
+            raise InputError(rule, f"{text!r:.60}", "Correct it, or leave the example out.")
         return [text]
 
     def encode(self, written: Symbols) -> list[int]:
-        """The places of labels, counted after the ids of the vocabulary."""
+        """The ids of labels. They begin after the last id of the vocabulary."""
         return [len(self.vocabulary) + self.labels.index(label) for label in written]
 
     def _cut(self, text: Symbols) -> list[str]:
@@ -66,7 +66,7 @@ class Labelling(OneVocabulary):
             return function(ids, *others, valid=np.ones(ids.shape, bool))[0]
 
     def _log_p(self, model, text: list[str]) -> np.ndarray:
-        """Return log p (labels) of the labels of a text."""
+        """Return log p of each label of a text (labels)."""
         advance()
         return log_softmax(self._logits(model.relation_logits, text))
 
@@ -125,7 +125,7 @@ class Labelling(OneVocabulary):
         return "\n".join(symbols)
 
     def score(self, model, texts, written):
-        """Return log p (N,) of a label of each text, and the number of labels (N,), which is 1."""
+        """Return log p (N,) of one label for each text, and the counts (N,) of labels, all 1."""
         pairs = zip(texts, written, strict=True)
         log_p = [
             self._log_p(model, self._cut(t))[self.labels.index(label)] for t, (label,) in pairs
@@ -134,9 +134,9 @@ class Labelling(OneVocabulary):
 
     def measures(self, texts, answers, right):
         """Return the share of texts whose most probable label is right."""
-        best = [first.rpartition(" ")[0] for first, *_ in answers]
-        found = [label == answer for label, (answer,) in zip(best, right, strict=True)]
-        return {"accuracy": Measure.ratio(found, np.ones(len(found)))}
+        best = [line.rpartition(" ")[0] for line, *_ in answers]
+        is_right = [label == answer for label, (answer,) in zip(best, right, strict=True)]
+        return {"accuracy": Measure.ratio(is_right, np.ones(len(is_right)))}
 
     def maps(self, model, text, written=None):
         """Return attention maps for the first `context` symbols of the text."""

@@ -141,7 +141,7 @@ def train(
     on_evaluation: Callable[[dict[str, float]], object] | None = None,
     verbose: bool = True,
     log_to: Collection[str] = (),
-    **misplaced: Never,
+    **unknown: Never,
 ) -> dict:
     """Train `model` on `task`, load the best weights into it, and return the best evaluation.
 
@@ -149,10 +149,10 @@ def train(
     evaluation), last.safetensors (all that resuming needs) and best.safetensors (the best model so
     far by task.metric). The `loss` of a line is the mean since the line before, `seconds` the time
     of training so far. `schedule` may be a number of steps; a Schedule also says how often the run
-    reports, and when it ends early: `Schedule(500, patience=2)`; `recipe` says how it learns:
-    `Recipe(rate=0.001)`. Each batch is split into `parts` parts (numformer/execution/), by default
-    a number that is fast on this machine, and at least one per rank. The process keeps the memory
-    of freed arrays, even afterwards (`reuse_freed_memory`).
+    reports, and when it ends early: `Schedule(500, patience=2)`. `recipe` says how the model
+    learns: `Recipe(rate=0.001)`. Each batch is split into `parts` parts (numformer/execution/), by
+    default a number that is fast on this machine, and at least one per rank. The process keeps the
+    memory of freed arrays, even afterwards (`reuse_freed_memory`).
 
     `parallel` chooses what computes the parts: "forks", processes on this machine, or "mpi", the
     ranks that mpiexec has started, which all call this function with the same arguments. The
@@ -168,7 +168,7 @@ def train(
     "tensorboard" or "wandb" (METRICS_WRITERS in numformer/runs/metrics_writers.py).
 
     With `resume` the run in `folder` continues from where it was saved, and ends bit for bit as if
-    nothing had interrupted it. If no step was saved, a line says so and a new run begins. So you
+    nothing had interrupted it. If no step was saved, `train` says so and begins a new run. So you
     can run a notebook's cell again. The number of steps may differ, unless the recipe's rates
     depend on it; the evaluation at the run's former end stays in metrics.jsonl and may be the best.
     A finished run is not changed. Only one process at a time writes to a folder. A process trains
@@ -179,12 +179,12 @@ def train(
     gradient is NaN or infinite, before the weights change; OSError if a file cannot be written. No
     error removes files that were saved before.
     """
-    for name in misplaced:
-        fix = "Leave it out; help(numformer.train) lists the arguments."
+    for name in unknown:
+        rule, fix = "help(numformer.train) lists the arguments of train", "Leave it out."
         for kind in (Schedule, Recipe):
             if name in kind.__dataclass_fields__:
-                fix = f"Pass it within {kind.__name__}(...), as help(numformer.train) shows."
-        raise InputError("train takes only its own arguments", name, fix)
+                fix = f"Pass it to {kind.__name__}(...)."
+        raise InputError(rule, name, fix)
     if not isinstance(model, Model):
         fix = "Write train(Transformer(config), task, folder, steps)."
         raise InputError("train takes a model", type(model).__name__, fix)

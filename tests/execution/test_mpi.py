@@ -36,12 +36,12 @@ def test_ranks_train_to_the_bits_of_one_process(tmp_path):
     ended(start(1, "--out", tmp_path / "alone"), 1)
     out, err = ended(start(6, "--out", tmp_path / "run"), 1)
     assert out.count("kept at step") == 1 and not err
-    assert len(last(tmp_path / "run")[0]["optimizer.mean"]) > 2 << 10  # three blocks to update
+    assert len(last(tmp_path / "run")[0]["optimizer.mean"]) > 2 << 10  # ranks update three blocks
     assert_same_run(tmp_path / "run", tmp_path / "alone")
 
 
 def test_a_rank_that_is_told_to_stop_stops_all_and_others_go_on(tmp_path):
-    """In half precision on cards: three ranks, then two; some have two branches of the sum."""
+    """Three ranks on GPUs in half precision, then two; some compute two branches of the sum."""
     flags = "--backend", "cupy", "--precision", "mixed", "--out"
     ended(start(1, *flags, tmp_path / "alone"), 1)
     _, err = ended(start(3, *flags, tmp_path / "run", "--stops"), 130)

@@ -62,32 +62,29 @@ def test_labels_of_a_text_the_most_probable_first(tmp_path, call):
     assert trained(padded).splitlines()[0].endswith(f" {softmax(whole).max():.4f}")
 
 
-def test_labels_are_scored_and_compared_with_the_right_ones(
-    tmp_path, complaint, recwarn, monkeypatch
-):
-    shown: list = []
-    monkeypatch.setattr("numformer.generation.labelling.advance", lambda: shown.append(1))
+def test_a_classifier_of_texts_is_scored_and_evaluated(tmp_path, complaint, recwarn, monkeypatch):
+    advances: list = []
+    monkeypatch.setattr("numformer.generation.labelling.advance", lambda: advances.append(1))
     trained = nf.load(classifier(tmp_path, "SequenceClassification"))
     texts = [TEXT, "a dog", "to be or not to be"]
     best = [trained(text).partition(" 0")[0] for text in texts]
     others = [label for label in LABELS if label != best[0]]
     examples = [*zip(texts, [others[0], *best[1:]], strict=True)]
-    shown.clear()
+    advances.clear()
     evaluation = trained.evaluate(examples)
     assert evaluation["accuracy"] == pytest.approx(2 / 3)
     log_p = trained.score(examples)
-    for (text, label), found in zip(examples, log_p, strict=True):
+    for (text, label), score in zip(examples, log_p, strict=True):
         p = softmax(logits_of(trained, text, "relation_logits")[1])
-        assert found == pytest.approx(np.log(p[LABELS.index(label)]))
+        assert score == pytest.approx(np.log(p[LABELS.index(label)]))
     assert evaluation["loss"] == pytest.approx(-np.mean(log_p))
     assert [row.target for row in evaluation.predictions] == [right for _, right in examples]
-    assert not recwarn.list and len(shown) == 3 * 3
-    # A label's id is no symbol's. A longer text is cut, as for an answer.
+    assert not recwarn.list and len(advances) == 3 * 3
+    # No symbol has the id of a label. A text that is too long is cut, as in an answer.
     assert trained.text.encode(["bad"]) == [len(trained.text.vocabulary) + 1]
     assert trained.score([("a " * 40, "bad")]) == trained.score([("a " * 22, "bad")])
-    assert "one of the labels good, bad, so so; received 'so'" in complaint(
-        trained.score, [("a", "so")]
-    )
+    message = "the label of a text is one of good, bad, so so; received 'so'. Correct it"
+    assert complaint(trained.score, [("a", "so")]).startswith(message)
 
 
 def test_a_long_text_is_cut_even_if_the_config_allows_more(tmp_path):
@@ -186,8 +183,8 @@ def test_what_a_classifier_lacks_is_said(tmp_path, complaint):
         kind = type(trained.text)
         assert not kind(**{**vars(trained.text), **changes}).fits(config)
     words = nf.load(classifier(tmp_path / "words", "TokenClassification"))
-    lacking = "classes of whole texts are compared; received a classifier of positions. Call the"
-    assert complaint(words.score, [("a", "good")]).startswith(lacking)
+    message = "only classifiers of texts are evaluated; received a classifier of positions. Call"
+    assert complaint(words.score, [("a", "good")]).startswith(message)
     assert not dataclasses.replace(words.text, classifies="words").fits(words.model.config)
     path = folder / "config.json"
     path.write_text(

@@ -341,8 +341,8 @@ def rounding(norm: str) -> Solved:
     return Solved(arrays, errors(found), errors_of_torch)
 
 
-def of_layer(case: Case) -> Solved:
-    """Without the rules of a gradient check, which test_contract.py holds every layer to."""
+def differentiate_layer(case: Case) -> Solved:
+    """Skip the rules of a gradient check: test_contract.py applies them to every layer."""
     rules = dict.fromkeys(("require_same_outputs", "require_stacked_forwards"), lambda check: None)
     with (
         mock.patch.multiple("numformer.gradient_check.rules", **rules),
@@ -351,7 +351,7 @@ def of_layer(case: Case) -> Solved:
         return differentiate(*case(), case.reference, **case.settings)
 
 
-SMALL_CASES = {name: partial(of_layer, case) for name, case in CASES.items()}
+SMALL_CASES = {name: partial(differentiate_layer, case) for name, case in CASES.items()}
 SMALL_CASES |= {f"ten_steps_of_{name}": partial(ten_steps, name) for name in OPTIMIZERS}
 LARGE_CASES = {
     **RANDOM_CASES,

@@ -24,7 +24,7 @@ from lessons.lesson_13 import cost
 
 LONG = [reversal.trained, reverse.trained, toy.trained, cache.speed, landscape.costs, cost.measured]
 SHORT = (cost.LENGTHS, np.array([256, 1024])), (landscape.LENGTHS, (32, 2048))
-"""The lengths at which lessons measure costs, and two which take a fraction of the time."""
+"""The lengths at which lessons measure costs, and two lengths that save time in tests."""
 
 
 def pytest_collection_modifyitems(items):

@@ -119,7 +119,7 @@ def test_each_part_of_the_map_has_a_file_and_a_case():
 
 @pytest.mark.parametrize(("name", "task"), [*zip(families.FAMILIES, [*RUNS] * 2, strict=True)])
 def test_the_stored_runs_are_those_of_today(name, task):
-    """Of each kind the first loss once more; later ones part from rounding."""
+    """Training repeats the first loss of each kind; rounding changes the later losses."""
     result, stored = families.train(name, task, stop=families.EVERY), RUNS[task][name]
     assert result["parameters"] == stored["parameters"]
     np.testing.assert_allclose(result["losses"], stored["losses"][:1], atol=0.002)

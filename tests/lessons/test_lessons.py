@@ -67,9 +67,9 @@ def test_a_starter_file_is_written_once_filled_in_and_right(call, tmp_path):
         right = RIGHT[name][0].removeprefix(HEADER)
         text = re.sub(rf'(?s)def {name}.*?""".*?Error\n', lambda _, new=right: new, text, count=1)
     file.write_text(text.replace(" / dscores.shape[0]", ""))
-    solved = file.rename(tmp_path / "solved_by_a_reader.py")
-    file.write_text(f"from {solved.stem} import *\n")
-    for path in (solved, file):
+    solution = file.rename(tmp_path / "solution_of_a_reader.py")
+    file.write_text(f"from {solution.stem} import *\n")
+    for path in (solution, file):
         code, out, err = call(main, "check", "3", str(path))
         assert (code, out[-1], err) == (0, "4 of 4 right", [])
 
@@ -281,7 +281,7 @@ def test_wrong_usage_is_refused(arguments, words, call, empty_folder):
 
 
 def test_ctrl_c_while_numformer_is_imported_ends_the_program(monkeypatch):
-    """As in `python -m lessons`, whose first import sets the handler; here the next one fails."""
+    """The first import of `python -m lessons` sets the handler. Here, the second import fails."""
     monkeypatch.setattr(sys, "argv", ["-m"])
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     with mock.patch.dict(sys.modules, {"numformer.errors": None}), pytest.raises(ImportError):

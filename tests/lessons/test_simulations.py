@@ -386,7 +386,7 @@ def test_a_timeline_fills_without_a_stop(open_page):
 @pytest.mark.parametrize(("page", "simulation"), CASES.values())
 def test_its_window_shows_what_a_widget_says(page, simulation):
     figure = Figure(figsize=simulation.size, dpi=30)
-    FigureCanvasAgg(figure).draw_idle = lambda: None  # drawn below, not for each widget
+    FigureCanvasAgg(figure).draw_idle = lambda: None  # draw() below draws once
     simulation.in_window(figure)
     figure.canvas.draw()
     before = np.asarray(figure.canvas.buffer_rgba()).copy()

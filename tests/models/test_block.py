@@ -286,7 +286,7 @@ def test_what_cannot_be_computed_again_is_refused(rng, complaint):
         stack.forward(rng.standard_normal((2, 3, 8)), past=past)
 
 
-def test_a_checkpoint_and_the_layer_in_it_have_the_first_of_their_names(rng):
+def test_a_layer_in_two_checkpoints_keeps_its_first_name(rng):
     class Twice(Layer):
         def __init__(self):
             self.first = self.second = Checkpointed(nf.Linear(3, 2, rng))

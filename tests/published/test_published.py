@@ -281,7 +281,7 @@ def test_the_gradients_of_a_published_model_are_checked_by_its_first_layer(
     assert any("feed_forward.sublayer.inner.weight" in line for line in out)
     right = nf.layers.FeedForward.backward
     monkeypatch.setattr(nf.layers.FeedForward, "backward", lambda self, dy: right(self, 1.01 * dy))
-    monkeypatch.setattr(gradients, "diagnose", lambda check, name: "")  # which takes long
+    monkeypatch.setattr(gradients, "diagnose", lambda check, name: "")  # diagnose is slow
     code, out, _ = call(gradient_check.main, f"--run {folder}")
     assert code == 1 and any("FAILED" in line and "self_attention" in line for line in out)
 

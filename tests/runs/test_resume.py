@@ -65,10 +65,10 @@ def test_a_cell_of_a_notebook_can_be_run_again(tmp_path, capfd):
     assert results[0] == results[1] == run(tmp_path / "straight", verbose=False)[1]
     assert_same_run(tmp_path / "run", tmp_path / "straight")
     assert files(tmp_path / "run") == before and capfd.readouterr() == ("", "")
-    for began, folder, resume in ((1, "mistyped", True), (0, "mistyped", True), (0, "b", False)):
+    for begins, folder, resume in ((1, "mistyped", True), (0, "mistyped", True), (0, "b", False)):
         run(tmp_path / folder, seed=np.int64(3), resume=resume)
         words = f"no step is saved in {tmp_path / folder}: a new run begins\n"
-        assert capfd.readouterr().out.startswith(words) == began
+        assert capfd.readouterr().out.startswith(words) == begins
     assert last(tmp_path / "b")[1]["seed"] == 3
 
 

@@ -42,7 +42,7 @@ PREPARE = SequenceTask.__init__
 @functools.cache
 def prepared(rule) -> dict:
     """The attributes of a task, whose sequences take long to draw."""
-    with mock.patch.object(sequences, "DRAWN", 200):
+    with mock.patch.object(sequences, "HELD_OUT_SOURCES", 200):
         PREPARE(task := SequenceTask.__new__(SequenceTask), rule, 1, 1)
     return vars(task) | dict(development=task.development[:4], test=task.test[:4])
 

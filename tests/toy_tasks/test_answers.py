@@ -119,9 +119,10 @@ def test_flags_set_how_a_model_writes(task, flags, expected, printed, call, monk
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_task_refuses_the_runs_of_others_and_names_theirs(name, refuse):
-    runs = {"write": "write", "reverse": "pairs"}
-    for task, kind in {other: run for other, run in runs.items() if other != name}.items():
+def test_a_task_refuses_the_runs_of_other_tasks_and_names_their_programs(name, refuse):
+    kinds = {"write": "write", "reverse": "pairs"}
+    kinds.pop(name, None)
+    for task, kind in kinds.items():
         text, file = TEXTS[kind].description(), Path("run.safetensors")
         save_model(file, MODELS[kind], text=text, task={"name": task})
         program = "" if name == "images" else f"Use python -m toy_tasks.{task}."
@@ -129,7 +130,7 @@ def test_a_task_refuses_the_runs_of_others_and_names_theirs(name, refuse):
 
 
 @pytest.mark.parametrize("name", ["reverse", "pairs", "pronounce"])
-def test_a_task_of_pairs_refuses_a_language_model_from_elsewhere(name, refuse, call):
+def test_a_task_with_pairs_refuses_a_language_model(name, refuse, call):
     text, flags = TEXTS["write"].description(), "--run own.safetensors --input a"
     save_model(Path("own.safetensors"), MODELS["write"], text=text)
     refuse(main_of(name), flags, "a model for write. Use python -m toy_tasks.write")

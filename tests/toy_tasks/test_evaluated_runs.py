@@ -137,7 +137,7 @@ def test_flags_that_do_not_go_together_are_refused(task, refuse):
         refuse(main_of(task), flags, "labels are among ['cat', 'dog']; received 'cow'")
     if task == "pairs":
         refuse(main_of(task), "--run run --data data data", "received 2 files")
-        refuse(main_of("write"), flags, "write takes its own runs, and models of the same kind")
+        refuse(main_of("write"), flags, "write takes its own runs and models of that kind")
     if task == "write":
         Path("data").write_text("a")
         refuse(main_of(task), flags, "at least two symbols")

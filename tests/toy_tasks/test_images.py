@@ -40,7 +40,7 @@ def test_each_image_is_tested_once_and_never_by_a_model_that_saw_it():
     assert (tasks[0].test != sorted(tasks[0].test)).any()
 
 
-def test_the_model_for_use_is_trained_on_all_images():
+def test_the_sixth_model_is_trained_on_all_images():
     assert sorted(still(5).training) == sorted(still(5).test) == [*range(23)]
 
 

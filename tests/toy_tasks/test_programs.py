@@ -127,12 +127,12 @@ def test_a_run_goes_to_the_next_folder_or_to_one_that_is_new_or_empty(succeed):
 
 def test_a_folder_in_which_another_run_begins_or_goes_on_is_refused(call, refuse, monkeypatch):
     call(copying, f"{RUN} --out mine")
-    Path("begun").mkdir()
+    Path("empty").mkdir()
     with monkeypatch.context() as patches:
         patches.setattr("fcntl.flock", mock.Mock(side_effect=BlockingIOError))
-        for again in (f"{RUN} --out begun", "--resume --out mine"):
-            folder = again.split()[-1]
-            refuse(copying, again, f"received {folder}, which another process")
+        for flags in (f"{RUN} --out empty", "--resume --out mine"):
+            folder = flags.split()[-1]
+            refuse(copying, flags, f"received {folder}, which another process")
     assert call(copying, "--resume --out mine")[0] == 1
 
 
@@ -166,7 +166,7 @@ def test_impossible_flags_are_refused_without_a_trace(refuse, monkeypatch):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_impossible_flags_are_refused_before_data_are_read(name, refuse, monkeypatch):
-    """The data are absent, or not drawn."""
+    """The data are missing, or the task cannot draw them."""
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr(sequences.SequenceTask, "__init__", None)

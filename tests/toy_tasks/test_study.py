@@ -129,9 +129,9 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, re
     refuse(copying, "--resume --out runs/norms", "runs/norms, a run of norms. Use")
 
 
-def test_a_quiet_run_or_study_shows_its_result_alone(call):
+def test_a_quiet_run_or_study_shows_only_its_result(call):
     for main, flags in ((copying, RUN), (norms, f"{TINY} --seeds 1")):
-        for _ in range(2):  # the next program prints as before
+        for _ in range(2):  # a second program prints its result too
             _, (data, figure), err = call(main, f"{flags} --quiet")
             assert "; target " in data and re.fullmatch(r"(exact match|right) \d\.\d+", figure)
             assert not err

@@ -83,18 +83,18 @@ def load_run(
 ) -> Trained:
     """The model of --run.
 
-    Raises InputError for a model whose pipeline is not of the `kind` and, unless it is evaluated
-    on --data, for a run of another task.
+    Raises InputError if the model's pipeline is not of the `kind`. Without --data, it also raises
+    InputError for a run of another task.
     """
     trained = trained or load(options.run)
     pipeline, task = trained.text, str(task_of(trained.metadata).get("name", ""))
-    different = {task, options.program.rpartition(".")[2]} & TASKS.keys()
+    tasks = {task, options.program.rpartition(".")[2]} & TASKS.keys()
     is_answering = "data" not in options.explicit
-    if (len(different) == 2 and is_answering) or not isinstance(pipeline, kind):
+    if (len(tasks) == 2 and is_answering) or not isinstance(pipeline, kind):
         programs = (name for other, name in PROGRAMS.items() if isinstance(pipeline, other))
         program = task if task in TASKS else next(programs)
         raise InputError(
-            f"{options.program} takes its own runs, and models of the same kind from elsewhere",
+            f"{options.program} takes its own runs and models of that kind, not other tasks' runs",
             f"{options.run}, a run of {task}" if task else f"{options.run}, a model for {program}",
             f"Use python -m toy_tasks.{program}.",
         )

@@ -41,15 +41,15 @@ def require_counts(parser: Parser, options: argparse.Namespace) -> None:
 def require_settings(options: argparse.Namespace, model: type[Model]) -> None:
     """Refuse settings that do not allow training, before any data are read.
 
-    The data determine the vocabularies; here, a large number stands for the size of each.
+    The size of a vocabulary is known only from the data, so a large number stands for it here.
     """
     ranks_for(options.parallel, options.timeout)
-    metrics_writers(options.log_to or ())  # refuses a missing package
+    metrics_writers(options.log_to or ())  # raises InputError for a missing package
     schedule_from(options)
     settings_from(options, Recipe)
     Sampling.from_settings(getattr(options, "temperature", None), None, None)
     names = [field.name for field in fields(model.Config) if field.name.endswith("vocabulary")]
-    if names:  # a model of images has none
+    if names:  # a model of images has no vocabulary
         settings_from(options, model.Config, **dict.fromkeys(names, sys.maxsize))
     if options.backend != "auto":
         find_backend(options.backend)

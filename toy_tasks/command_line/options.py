@@ -31,11 +31,11 @@ FREE_TO_CHANGE |= {"steps", "minutes", "patience", "parallel", "timeout", "log_t
 BEAM_SETTINGS = "beam", "length_penalty", "penalty"
 
 
-class Silence(io.TextIOBase):
-    """Standard output with --quiet: nothing is written, but `finish` prints on `result`."""
+class QuietOutput(io.TextIOBase):
+    """Standard output with --quiet: it ignores all text. `finish` prints to `result_stream`."""
 
-    def __init__(self, result):
-        self.result = result
+    def __init__(self, result_stream):
+        self.result_stream = result_stream
 
     def write(self, text: str) -> int:
         return len(text)
@@ -54,8 +54,8 @@ def parse_options(
     the command line, which may change only settings that are `free`; `options.out` is the run's
     folder. The result also has `options.name`, the name of a new run's folder from `name(options)`;
     `options.explicit`, the names of the settings on the command line; and `options.program`. With
-    --save-settings, this writes the settings to that file and ends the program; with --quiet,
-    standard output becomes a Silence, until `exit_code` ends the program.
+    --save-settings, this writes the settings to that file and ends the program. With --quiet, a
+    QuietOutput replaces standard output until `exit_code` restores it.
     """
     explicit = parser.read(sys.argv[1:] if arguments is None else arguments)
     sources, defaults = (
@@ -105,7 +105,7 @@ def parse_options(
     if options.out and options.out.is_dir() and not options.resume:
         run_folders.require_empty(options.out)
     if options.quiet:
-        sys.stdout = Silence(sys.stdout)
+        sys.stdout = QuietOutput(sys.stdout)
     return options
 
 

@@ -63,7 +63,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefau
 class Parser(argparse.ArgumentParser):
     """A parser that says in one line what is wrong, and which flag may have been meant.
 
-    `model` is the kind of model of the task. `presets` has the defaults that each --preset sets.
+    `model` is the class of the task's model. `presets` has the defaults that each --preset sets.
     `earlier_defaults` has the value that each setting had in runs before its flag existed.
     `answer_flags` is the group of flags for using a trained model; `answer_settings` has the names
     of the settings with which the task's pipeline writes answers. `other_flags` has the flags of

@@ -93,7 +93,7 @@ def write_first_config(folder: Path, settings: dict) -> None:
 
 
 def require_empty(folder: Path) -> None:
-    """Raise InputError unless the folder is empty, or writing its config.json was interrupted."""
+    """Raise InputError unless the folder is empty, or has only an unfinished config.json."""
     if any(path.name != "config.json" + PARTIAL for path in folder.iterdir()):
         raise InputError(
             "--out names a folder that is new or empty",

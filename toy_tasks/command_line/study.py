@@ -97,7 +97,7 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
     xp = find_backend(options.backend)
     for run in _runs(study, options, options.seeds[:1]):
         require_settings(run.options, study.model)
-    if study.choose_rows:  # which may read the data
+    if study.choose_rows:  # choose_rows may read the data
         study = replace(study, rows=study.choose_rows(options))
     for run in _runs(study, options, options.seeds[:1]):
         task, kind, config = study.make_task_and_config(run.options)

@@ -152,10 +152,10 @@ def finish(
 
     With --quiet, only the result is printed.
 
-    `data` says what the model was tested on. `figures` has the measures by name as they are
-    printed, the decisive one last. `example` is a text for the model, if it takes texts. `target`
-    is the figure to reach, and whether it was reached. If a folder has several runs, `run` is one
-    to use. The `measures` of a single run are saved in result.json.
+    `data` says what the model was tested on. `figures` maps each measure to the text to print, the
+    main measure last. `example` is a text for the model, if it takes texts. `target` is the figure
+    to reach, and whether it was reached. If a folder has several runs, `run` is one to use. For a
+    single run, `measures` are the numbers to save in result.json.
     """
     if measures:
         result = {name.replace(" ", "_"): number for name, number in measures.items()}
@@ -168,10 +168,10 @@ def finish(
         print("--quick only shows that everything runs: so few steps teach nothing yet")
         target = None
     verdict = f"; target {target[0]}: {'reached' if target[1] else 'MISSED'}" if target else ""
-    result = getattr(sys.stdout, "result", None)
-    print(f"{data}{verdict}", file=result)
+    stream = getattr(sys.stdout, "result_stream", None)
+    print(f"{data}{verdict}", file=stream)
     for measure, figure in figures.items():
-        print(f"{measure} {figure}", file=result)
+        print(f"{measure} {figure}", file=stream)
     return 0 if target is None or target[1] else 1
 
 

@@ -37,7 +37,7 @@ DEFAULTS = dict(
 )
 
 
-DRAWN = 6000  # sources for evaluation; most are distinct
+HELD_OUT_SOURCES = 6000  # how many a task draws; most are distinct
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,8 @@ class SequenceTask(TransductionTask):
     def __init__(self, rule: Rule, batch_size: int, seed: int):
         self.rule, self.batch_size, self.seed = rule, batch_size, seed
         rng = np.random.default_rng(seed_sequence(seed, "held out"))
-        distinct = list(dict.fromkeys(islice(self._sources(rng, held_out=True), DRAWN)))
+        sources = islice(self._sources(rng, held_out=True), HELD_OUT_SOURCES)
+        distinct = list(dict.fromkeys(sources))
         if len(distinct) < 2 or next(self._sources(rng, held_out=False), None) is None:
             raise InputError(
                 "a task has sources to train on, and at least two that are held out",
