@@ -109,10 +109,11 @@ def _require_same_settings(last: Path, metadata: dict, model: type[Model], setti
     received, saved = _by_name(settings), _by_name(saved)
     for name in received | saved:
         if received.get(name) != saved.get(name):
+            setting = "rate or factor" if name == "factor" else name  # a rate becomes a factor
             raise InputError(
                 "a run is resumed with the settings, seed and parts that it was started with",
                 f"{name} {received.get(name)!r} instead of {saved.get(name)!r}",
-                f"Set {name} as it was, or start a new run.",
+                f"Set {setting} as it was, or start a new run.",
             )
 
 

@@ -106,9 +106,13 @@ def test_of_a_model_without_attention_maps_none_are_drawn(page, succeed, monkeyp
 
 def test_a_run_is_sampled_where_that_is_asked_for_as_its_seed_says(call, succeed, monkeypatch):
     """Each line is drawn by random numbers of its own, however the lines come."""
-    Path("text.txt").write_text(TEXT)
-    succeed(main, f"--data text.txt {TINY} --no-plots")
-    use = "--run runs/write-text-quick --length 30"
+    Path("a text.txt").write_text(TEXT)
+    out = succeed(main, f"--data 'a text.txt' {TINY} --no-plots")
+    use = "--run 'runs/write-a text-quick' --length 30"
+    assert (
+        f"use it: python -m toy_tasks.write {use.removesuffix(' --length 30')} --input"
+        in "".join(out)
+    )
 
     def asked(flags="", *prompts):
         return succeed(main, f"{use} {flags} --prompt the", *prompts)

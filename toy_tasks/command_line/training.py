@@ -163,7 +163,7 @@ def finish(
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
     print(f"files in {folder}: {', '.join(files)}")
     if example is not None:
-        print(f"use it: {options.program} --run {run or folder} --input {quote(example)}")
+        print(f"use it: {options.program} --run {quote(run or folder)} --input {quote(example)}")
     if options.quick:
         print("--quick only shows that everything runs: so few steps teach nothing yet")
         target = None
