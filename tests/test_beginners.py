@@ -64,6 +64,8 @@ REFUSED = {
     "train(model, Reversing, folder, 1)": "received the class Reversing. Write Reversing(...)",
     "train(model, Reversing(0), folder, 1, patience=2)": "received patience. Pass it to Schedule(",
     "train(model, Reversing(0), folder, 1, rate=2)": "received rate. Pass it to Recipe(...)",
+    "train(model, Reversing(0), folder, 1, resum=True)": "received resum. Did you mean resume?",
+    "Schedule(20, pateince=2)": "received pateince. Did you mean patience?",
     "train(model, Reversing(0), folder, 1, epochs=2)": "help(numformer.train) ... epochs. Leave",
     "train(model, Reversing(0), folder, 1, seed=1.5)": "integer of at least 0; received 1.5. Write",
     "train(model, Reversing(0), folder, 1, seed=-1)": "at least 0; received -1. Write seed=3.",

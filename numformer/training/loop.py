@@ -1,6 +1,7 @@
 """The training loop that every task and every model shares."""
 
 import contextlib
+import difflib
 import os
 import signal
 import sys
@@ -27,6 +28,7 @@ from numformer.optimization.recipe import Recipe
 from numformer.progress import shows_bars
 from numformer.runs.files import folder_lock
 from numformer.runs.metrics_writers import metrics_writers
+from numformer.settings import Settings
 from numformer.training.trainer import Trainer
 
 SECONDS_BETWEEN_LINES = 10  # between lines of progress, if standard error is no terminal
@@ -77,7 +79,7 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Settings):
     """How long a run trains, and how often it reports (in steps).
 
     The run ends early after `minutes` of training in all, or after `patience` evaluations in a row
@@ -180,11 +182,12 @@ def train(
     error removes files that were saved before.
     """
     for name in unknown:
-        rule, fix = "help(numformer.train) lists the arguments of train", "Leave it out."
+        near = difflib.get_close_matches(name, train.__annotations__)
+        fix = f"Did you mean {near[0]}?" if near else "Leave it out."
         for kind in (Schedule, Recipe):
             if name in kind.__dataclass_fields__:
                 fix = f"Pass it to {kind.__name__}(...)."
-        raise InputError(rule, name, fix)
+        raise InputError("help(numformer.train) lists the arguments of train", name, fix)
     if not isinstance(model, Model):
         fix = "Write train(Transformer(config), task, folder, steps)."
         raise InputError("train takes a model", type(model).__name__, fix)
