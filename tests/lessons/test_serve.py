@@ -34,7 +34,7 @@ def serve(tmp_path):
     def start(pages=tmp_path) -> CourseServer:
         server = CourseServer(pages, tmp_path / "exercises", 0)
         started.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         return server
 
     yield start
