@@ -14,8 +14,9 @@ from lessons.kit.lesson import plain
 from lessons.kit.notebook import exercise_notebook, lesson_notebook
 from lessons.kit.quiz import ask
 from lessons.kit.reader_file import solutions, starter
-from numformer.errors import InputError
+from numformer.errors import InputError, complain
 from toy_tasks.command_line import any_path, exit_code, integer
+from toy_tasks.command_line.training import quote
 
 COMMANDS = """\
 python -m lessons 3               a lesson: its text, tables and figures
@@ -49,7 +50,7 @@ def start(number: int, file: Path, solved: bool = False) -> int:
         rule = "`start` writes a new file into a folder that exists, never over another"
         raise InputError(rule, f"{file} ({problem.strerror})", "Choose another name.") from None
     then = "Look into it" if solved else "Fill it in"
-    print(f"{file} is written. {then}, then: python -m lessons check {number} {file}")
+    print(f"{file} is written. {then}, then: python -m lessons check {number} {quote(file)}")
     return 0
 
 
@@ -88,7 +89,14 @@ def progress(files: list[Path]) -> int:
         entry: lessons.load(entry.number).EXERCISES for entry in lessons.COURSE if entry.path
     }
     every = [exercise for exercises in written.values() for exercise in exercises]
-    read = [solutions(file, every) for file in files]
+    read = []
+    for file in files:
+        try:
+            read.append(solutions(file, every))
+        except InputError as problem:
+            if len(files) == 1:
+                raise
+            complain(problem)
     _require_solutions(set().union(*read), every, files)
     solved = 0
     for entry, exercises in written.items():
