@@ -78,7 +78,7 @@ def load(number: int) -> ModuleType:
         planned = type(number) is int and 1 <= number <= len(COURSE)
         raise InputError(
             "a lesson is named by its number, here " + ", ".join(map(str, written)),
-            f"{number}, which is still to come" if planned else number,
+            f"{number}, which is still to come" if planned else repr(number),
             "`python -m lessons` lists them.",
         )
     return importlib.import_module(f"lessons.{written[number].path.stem}")

@@ -1,12 +1,12 @@
 """The course in the terminal: python -m lessons"""
 
 import argparse
+import difflib
 import sys
 import textwrap
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import lessons
 from lessons.kit.exercise import NOT_BEGUN, Exercise, verdicts, wrapped
@@ -14,8 +14,9 @@ from lessons.kit.lesson import plain
 from lessons.kit.notebook import exercise_notebook, lesson_notebook
 from lessons.kit.quiz import ask
 from lessons.kit.reader_file import solutions, starter
-from numformer.errors import InputError
+from numformer.errors import InputError, complain
 from toy_tasks.command_line import any_path, exit_code, integer
+from toy_tasks.command_line.training import quote
 
 COMMANDS = """\
 python -m lessons 3               a lesson: its text, tables and figures
@@ -49,34 +50,37 @@ def start(number: int, file: Path, solved: bool = False) -> int:
         rule = "`start` writes a new file into a folder that exists, never over another"
         raise InputError(rule, f"{file} ({problem.strerror})", "Choose another name.") from None
     then = "Look into it" if solved else "Fill it in"
-    print(f"{file} is written. {then}, then: python -m lessons check {number} {file}")
+    print(f"{file} is written. {then}, then: python -m lessons check {number} {quote(file)}")
     return 0
 
 
-def _require_solutions(found: Any, exercises: Sequence[Exercise], files: list[Path]) -> Any:
-    """Return what was found in the files; raise InputError if this is nothing."""
-    if not found:
-        names = ", ".join(exercise.name for exercise in exercises)
+def _require_solutions(found: Iterable, exercises: Sequence[Exercise], files: list[Path]) -> None:
+    """Raise InputError if the names found in the files are those of no exercise."""
+    names = [exercise.name for exercise in exercises]
+    if {*names}.isdisjoint(found):
         fix = f"`python -m lessons start {exercises[0].lesson} FILE` writes one to begin with."
         where = ", ".join(map(str, files))
-        raise InputError(f"FILE defines one of {names}", f"none of them in {where}", fix)
-    return found
+        raise InputError(f"FILE defines one of {', '.join(names)}", f"none of them in {where}", fix)
 
 
 def check(number: int, file: Path) -> int:
-    """Say of each exercise whether the file solves it -> 0 if all that are in it are right."""
+    """Say of each exercise whether the file solves it -> 0 if it solves all of the lesson."""
     exercises = lessons.load(number).EXERCISES
-    functions = _require_solutions(solutions(file, exercises), exercises, [file])
+    functions = solutions(file, exercises)
+    _require_solutions(functions, exercises, [file])
     right = 0
     for exercise, verdict in verdicts(exercises, functions):
         if verdict is None:
-            print(f"{exercise.name}: not in this file\n")
+            print(f"{exercise.name}: not in this file")
+            for near in difflib.get_close_matches(exercise.name, functions, 1, 0.9):
+                print(f"{near}: is {exercise.name} meant?")
+            print()
             continue
         right += verdict.right
         words = textwrap.indent(wrapped(verdict.words), "    ")
         print(f"{exercise.name}\n\n{words}\n", flush=True)
-    print(f"{right} of {len(functions)} right")
-    return 0 if right == len(functions) else 1
+    print(f"{right} of {len(exercises)} right")
+    return 0 if right == len(exercises) else 1
 
 
 def progress(files: list[Path]) -> int:
@@ -85,8 +89,15 @@ def progress(files: list[Path]) -> int:
         entry: lessons.load(entry.number).EXERCISES for entry in lessons.COURSE if entry.path
     }
     every = [exercise for exercises in written.values() for exercise in exercises]
-    read = [solutions(file, every) for file in files]
-    _require_solutions(any(read), every, files)
+    read = []
+    for file in files:
+        try:
+            read.append(solutions(file, every))
+        except InputError as problem:
+            if len(files) == 1:
+                raise
+            complain(problem)
+    _require_solutions(set().union(*read), every, files)
     solved = 0
     for entry, exercises in written.items():
         open_ones = []
@@ -161,7 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m lessons",
         description="The lessons of numformer. Without a command it lists them.",
         epilog=COMMANDS
-        + "\n\nexit codes: 0 done, and what was checked is right; 1 not all of it is "
+        + "\n\nexit codes: 0 done, and all exercises asked for are right; 1 not all are "
         "right;\n2 wrong usage or input; 130 stopped by Ctrl-C",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -330,10 +330,13 @@ class Picture(Piece):
             return ""
         return f"window {self.name}"
 
-    def _save(self) -> Path:
-        PICTURES.mkdir(parents=True, exist_ok=True)
+    def _save(self) -> Path | str:
         path = PICTURES / f"{self.name}.png"
-        self.figure().savefig(path, dpi=130)
+        try:
+            PICTURES.mkdir(parents=True, exist_ok=True)
+            self.figure().savefig(path, dpi=130)
+        except OSError as problem:
+            return f"{path} (not saved: {problem.strerror})"
         return path
 
     def _repr_markdown_(self):

@@ -106,7 +106,7 @@ def starter(title: str, exercises: Sequence, solved: bool = False) -> str:
 
 
 def solutions(path: Path, exercises: Sequence, text: str | None = None) -> dict[str, object]:
-    """What a reader's file, or a `text` instead of it, defines under the names of the exercises.
+    """A reader's solutions and other functions by name, from a file or a `text` instead of it.
 
     A file that neither contains these names nor imports `*` is not run. The library's own functions
     do not count, though a lesson's notebook imports some of them. Raises InputError if a file
@@ -169,7 +169,7 @@ def solutions(path: Path, exercises: Sequence, text: str | None = None) -> dict[
         ) from None
     finally:
         sys.path[:] = paths
-    found = {name: names[name] for name in wanted & {*names}}
+    found = {n: value for n, value in names.items() if n in wanted or inspect.isfunction(value)}
     modules = {name: str(getattr(value, "__module__", "")) for name, value in found.items()}
     return {n: value for n, value in found.items() if modules[n].partition(".")[0] not in LIBRARY}
 

@@ -19,6 +19,7 @@ import lessons
 from lessons.__main__ import main
 from lessons.kit.lesson import plain
 from lessons.kit.quiz import Question, ask, read_number
+from toy_tasks.command_line.training import quote
 
 QUESTIONS = [
     Question(
@@ -51,9 +52,9 @@ def test_a_file_that_does_not_run_is_one_line(source, words, checked):
 
 
 def test_a_starter_file_is_written_once_filled_in_and_right(call, tmp_path):
-    file = tmp_path / "mine.py"
+    file = tmp_path / "my own.py"
     code, out, _ = call(main, "start", "3", str(file))
-    assert code == 0 and out[-1].endswith(f"python -m lessons check 3 {file}")
+    assert code == 0 and out[-1].endswith(f"python -m lessons check 3 {quote(file)}")
     code, out, _ = call(main, "check", "3", str(file))
     output = "\n".join(out)
     assert code == 1 and output.count("Not begun yet.") == 4 and out[-1] == "0 of 4 right"
@@ -122,6 +123,7 @@ def test_a_function_is_checked_by_its_name(complaint):
         assert "lesson 3's exercises are softmax_backward, att" in complaint(
             lessons.check, 3, function
         )
+    assert "received '3'. " in complaint(lessons.check, "3", softmax_backward)
 
 
 def test_progress_tells_what_is_solved_in_one_of_the_files(call, tmp_path):
@@ -138,6 +140,8 @@ def test_progress_tells_what_is_solved_in_one_of_the_files(call, tmp_path):
         (line,) = (line for line in out if line.startswith("   3  "))
         assert line.endswith(f"to do: {', '.join([*first, *todo])}")
         assert out[-1] == f"{2 - len(first)} of {every} exercises solved"
+    code, out, err = call(main, "progress", str(tmp_path / "none.py"), str(right))
+    assert (code, out[-1], len(err)) == (1, f"1 of {every} exercises solved", 1)
     for file in (tmp_path / "none.py", other):
         code, out, err = call(main, "progress", str(file))
         assert (code, out, len(err)) == (2, [], 1)

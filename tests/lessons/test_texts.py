@@ -271,12 +271,15 @@ def test_a_matrix_shows_its_numbers(page):
     assert "| --- | ---: |" in table(["of", "length"], [["a", "1.5"], ["all", ""]]).text
 
 
-def test_a_picture_has_its_words_and_the_colour_of_the_text_around_it(page):
+def test_a_picture_has_its_words_and_the_colour_of_the_text_around_it(page, empty_folder, capsys):
     drawn = Picture("drawn", lambda figure: figure.subplots(), "What is <seen>.", "Look for it.")
     html = drawn.html(page)
     assert html.count('<svg role="img" aria-label="What is &lt;seen&gt;."') == 1
     assert html.endswith("<figcaption><p>Look for it.</p>\n</figcaption></figure>")
     assert html.count("currentColor") > 3 and INK not in html
+    Path("runs").touch()  # no folder can be made in a file
+    drawn.present()
+    assert "drawn.png (not saved: " in capsys.readouterr().out
 
 
 def test_where_there_is_a_window_pictures_open_in_it(monkeypatch, capsys, tmp_path):
