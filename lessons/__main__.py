@@ -171,8 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m lessons",
         description="The lessons of numformer. Without a command it lists them.",
-        epilog=COMMANDS
-        + "\n\nexit codes: 0 done, and all exercises asked for are right; 1 not all are "
+        epilog=COMMANDS + "\n\nexit codes: 0 done, and all exercises are right; 1 not all are "
         "right;\n2 wrong usage or input; 130 stopped by Ctrl-C",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
