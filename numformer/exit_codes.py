@@ -83,7 +83,7 @@ def _exit_code(main: Callable[[], int]) -> int:
         raise
     except OSError as problem:
         rule = "files can be read and written"
-        fix = "Correct this; a run that had begun continues with --resume."
+        fix = "Correct this and repeat the command, with --resume if it had begun a run."
         return _complain(InputError(rule, problem, fix), 2)
     except BrokenNumbers as problem:
         return _complain(problem, 3)

@@ -322,6 +322,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not heads:
         rule, fix = "a model to study saves attention maps", "Name a run with attention."
         raise InputError(rule, f"{options.run}, a {type(model).__name__} without any", fix)
+    folder = run_folders.new_folder(f"heads-{run.resolve().name}", options.out)
     for layer in mixers_without_maps:
         print(f"left out, because it keeps no maps: {layer}")
     counts = f"{len(examples)} and {len(single_examples(halves[1]))} examples"
@@ -330,7 +331,6 @@ def main(arguments: list[str] | None = None) -> int:
     findings_text = markdown_table(findings_table(findings))
     print(findings_text, flush=True)
     orders = curves(model, findings, own, halves, options)
-    folder = run_folders.new_folder(f"heads-{run.resolve().name}", options.out)
     removal_text = markdown_table(removal_table(orders))
     print(f"\n{removal_text}")
     write_atomically(folder / "table.md", f"{findings_text}\n\n{removal_text}\n".encode())

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -82,8 +83,9 @@ def require_output(path: str | Path) -> Path:
     """The path of a file to write, links resolved. Raises InputError for anything but a file."""
     is_standard_output, path = str(path) == "-", Path(path).resolve()
     folder = next(parent for parent in path.parents if parent.exists())
-    if is_standard_output or (path.exists() and not path.is_file()) or not folder.is_dir():
-        rule, fix = "predictions are written to a file in a folder", "Name another path."
+    writable = folder.is_dir() and os.access(folder, os.W_OK)
+    if is_standard_output or (path.exists() and not path.is_file()) or not writable:
+        rule, fix = "predictions can be written to a file in a folder", "Name another path."
         raise InputError(rule, "-" if is_standard_output else path, fix)
     return path
 

@@ -73,7 +73,7 @@ def load_state(
             f"{last} with an impossible entry, {invalid}",
             "Start a new run.",
         )
-    _require_same_end(recipe, settings["steps"], state.step, metadata["steps"])
+    require_same_end(recipe, settings["steps"], state.step, metadata["steps"])
     return state
 
 
@@ -123,7 +123,7 @@ def _by_name(settings: dict) -> dict:
     return single | settings["config"] | settings["recipe"]
 
 
-def _require_same_end(recipe: Recipe, steps: int, step: int, saved_steps: int) -> None:
+def require_same_end(recipe: Recipe, steps: int, step: int, saved_steps: int) -> None:
     """Raise InputError unless a run of `saved_steps`, now at `step`, can go on to `steps`.
 
     If no rate depends on the end of the run, each step is the same in a longer or shorter run.

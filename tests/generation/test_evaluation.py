@@ -1,6 +1,7 @@
 """Evaluating: log p of answers by the whole model, measures by hand, intervals, what is refused."""
 
 import csv
+import os
 import pickle
 from dataclasses import FrozenInstanceError, replace
 from functools import partial
@@ -217,7 +218,7 @@ def test_an_interval_has_1000_samples_of_seed_1_and_holds_95_percent_of_them():
         measure.counts = counts
 
 
-def test_predictions_are_saved_as_a_table(tmp_path):
+def test_predictions_are_saved_as_a_table(tmp_path, complaint, monkeypatch):
     trained = Trained(pair_model(), Transduction(LETTERS, WORDS, 2), {})
     evaluation = trained.evaluate(PAIRS)
     evaluation.save(tmp_path / "a" / "new" / "out.tsv")
@@ -231,6 +232,8 @@ def test_predictions_are_saved_as_a_table(tmp_path):
 
     trained.evaluate(PAIRS[:1]).save(tmp_path / "a" / "new" / "out.tsv")  # replaces the file
     assert len((tmp_path / "a" / "new" / "out.tsv").read_text().splitlines()) == 2
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    assert "can be written to a file" in complaint(evaluation.save, tmp_path / "b" / "out.tsv")
 
 
 @pytest.mark.parametrize(

@@ -406,6 +406,7 @@ def test_what_has_no_heads_or_no_data_is_refused(succeed, refuse):
     )
     succeed(write.main, f"{SIZES} --data text.txt --out run")
     refuse(heads.main, "--run none", "best.safetensors")
+    refuse(heads.main, "--run run --quick --out blind", "new or empty; received blind")
     refuse(heads.main, "--run run --examples 0", "--examples is from 1 to 10,000")
     refuse(heads.main, "--run run --orders -1", "--orders is from 0 to 100")
     refuse(heads.main, "--run run --data none.txt", "none.txt must be a file")

@@ -77,7 +77,7 @@ def test_an_error_of_the_machine_is_one_line(refuse):
         MemoryError("no 9 TiB"): "fit into memory; received no 9 TiB",
         ChildProcessError("one was ended"): "all its processes; received one was ended",
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"): "standard input is UTF-8; received",
-        OSError(28, "No space left on device"): "written; received [Errno 28] No space",
+        OSError(28, "No space"): "written; received [Errno 28] No space. Correct this and repeat",
     }.items():
         refuse(mock.Mock(side_effect=problem), "", message)
 
@@ -162,6 +162,8 @@ def test_impossible_flags_are_refused_without_a_trace(refuse, monkeypatch):
     for flag in ("--steps 3", "--resume", "--quick"):
         without = f"without {flag.split()[0]}; received both"
         refuse(PAGES["pairs"].main, f"--epochs 3 {flag}", without)
+    Path("both.toml").write_text("steps = 5\nepochs = 2")
+    refuse(PAGES["pairs"].main, "--config both.toml", "without --steps; received both")
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -28,7 +28,7 @@ def test_a_resumed_run_is_the_straight_run(call):
     assert len(list(Path("runs").iterdir())) == 1
 
 
-def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call):
+def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call, refuse):
     """As one that was asked for them at once; then config.json says so, too."""
     flags = f"{TINY} --evaluate-every 2 --log-every 2 --decay inverse_sqrt --steps"
     call(copying, f"{flags} 8 --out straight")
@@ -38,6 +38,7 @@ def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call)
     code, out, _ = call(copying, "--resume")  # config.json says 8 by now
     assert code == 1 and out[0] == "going on with runs/copy_task, after step 6 of 8"
     assert without_seconds(Path("runs/copy_task")) == without_seconds(Path("straight"))
+    refuse(copying, "--resume --steps 7", "steps 7 for a run that has taken 8")
 
 
 @pytest.mark.parametrize(("old", "new"), [("a", "x"), ("ba\tB A", "ba\tA B")])
@@ -62,6 +63,7 @@ def test_a_resumed_run_keeps_its_settings_and_its_script(call, refuse):
 
 
 def test_a_damaged_config_json_is_refused(refuse):
+    refuse(copying, "--resume --out absent", "received absent (there is no such folder)")
     Path("mine").mkdir()
     for content in ("", "[]", "{}", '{"crc32": 0}', "[" * 10**5):
         Path("mine/config.json").write_text(content)

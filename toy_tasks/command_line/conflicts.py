@@ -2,7 +2,9 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from dataclasses import fields
+from typing import Any
 
 from numformer.devices import find_backend
 from numformer.errors import InputError
@@ -55,15 +57,15 @@ def require_settings(options: argparse.Namespace, model: type[Model]) -> None:
         find_backend(options.backend)
 
 
-def require_one_length(options: argparse.Namespace) -> None:
+def require_one_length(settings: Mapping[str, Any]) -> None:
     """Refuse --epochs below 1, or together with another flag that determines the steps."""
-    epochs = getattr(options, "epochs", None)
+    epochs = settings.get("epochs")
     if epochs is None:
         return
     if epochs < 1:
         raise InputError("--epochs is at least 1", epochs, "Change it, or leave it out.")
     for name in ("steps", "resume", "quick"):
-        if name in options.explicit:
+        if settings.get(name, False) is not False:
             rule = f"--epochs sets the steps of a new run, without --{name}"
             raise InputError(rule, "both", "Leave out one of them.")
 

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 from numformer.counts import counted
 from numformer.devices import find_backend
@@ -42,27 +41,20 @@ def evaluate_run(
 
 
 def require_predictions_path(options: argparse.Namespace) -> None:
-    """Raise InputError unless --predictions, if given, is a path that may be written.
-
-    It may not be the file of --data.
-    """
+    """Raise InputError unless --predictions, if given, names a new file that can be written."""
     if getattr(options, "predictions", None):
-        path = require_output(options.predictions)
-        if path in [Path(file).resolve() for file in _files(options)]:
-            rule, fix = "--predictions names a file other than --data", "Name another file."
-            raise InputError(rule, options.predictions, fix)
+        if require_output(options.predictions).exists():
+            fix = "Choose another name."
+            raise InputError("--predictions names a new file", options.predictions, fix)
 
 
 def report(options: argparse.Namespace, evaluation: Evaluation) -> None:
     """Print the measures of an evaluation, and write the file of --predictions."""
+    count = counted(len(next(iter(evaluation.measures.values())).counts), "example")
+    data = options.data if isinstance(options.data, list) else [options.data]
+    files = " ".join(map(str, data))
+    print(f"measures of {count} in {files}, each with its 95 % bootstrap interval:")
+    print(*evaluation.lines(), sep="\n")
     if getattr(options, "predictions", None):
         evaluation.save(options.predictions)
         print(f"predictions: {options.predictions}")
-    count = counted(len(next(iter(evaluation.measures.values())).counts), "example")
-    files = " ".join(map(str, _files(options)))
-    print(f"measures of {count} in {files}, each with its 95 % bootstrap interval:")
-    print(*evaluation.lines(), sep="\n")
-
-
-def _files(options: argparse.Namespace) -> list:
-    return options.data if isinstance(options.data, list) else [options.data]

@@ -79,7 +79,7 @@ def parse_options(
         defaults.insert(0, Source(f"--preset {preset}", parser.presets[preset]))
     options = argparse.Namespace(**merge([*sources, *defaults]), explicit={*explicit})
     conflicts.require_answering(parser, options)
-    conflicts.require_one_length(options)
+    conflicts.require_one_length(merge(sources))
     conflicts.require_one_rate(options, merge(defaults)["factor"])
     if options.resume:
         changes = merge(sources)

@@ -19,7 +19,10 @@ UNREADABLE += (safetensors.SafetensorError,)
 
 
 def new_folder(name: str, out: Path | None) -> Path:
-    """Make the folder `out`, or without it the next free folder of this name under runs/."""
+    """Make the folder `out`, or without it the next free folder of this name under runs/.
+
+    Raises InputError if `out` is there and not an empty folder, or if it cannot be made.
+    """
     number = 1
     while True:
         folder = out or Path("runs") / (name if number == 1 else f"{name}-{number}")
@@ -28,6 +31,7 @@ def new_folder(name: str, out: Path | None) -> Path:
             return folder
         except OSError as problem:
             if out and out.is_dir():
+                require_empty(out)
                 return out
             if out and os.path.lexists(out):
                 fix = "Choose another name."
@@ -110,7 +114,7 @@ def read_config(folder: Path, name: str = "config.json") -> dict:
     path = folder / name
     try:
         if not path.is_file():
-            raise ValueError("it holds no such file")
+            raise ValueError(f"there is no such {'file' if folder.is_dir() else 'folder'}")
         settings = json.loads(path.read_text(encoding="utf-8"))
         if settings.pop("crc32") != checksum(settings):
             raise ValueError(f"its checksum says that {name} was changed")

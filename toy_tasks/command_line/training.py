@@ -27,6 +27,7 @@ from numformer.plots import loss_curve
 from numformer.randomness import seed_sequence
 from numformer.runs.checkpoints import require_size
 from numformer.runs.files import folder_lock
+from numformer.runs.resume import require_same_end
 from numformer.runs.run_folder import read_metrics
 from numformer.settings import Settings
 from numformer.training.loop import Interrupted, Schedule, Task, train
@@ -83,7 +84,7 @@ def train_task(
         settings |= {"config": saved_values(config), "recipe": asdict(recipe)}
         settings |= {"kept": metadata} if metadata else {}
         if options.resume:
-            print(_progress(folder, options.steps))
+            print(_progress(folder, recipe, options.steps))
         else:
             run_folders.write_first_config(folder, settings)
         if hasattr(task, "begin"):
@@ -130,9 +131,10 @@ def quote(argument: object) -> str:
     return subprocess.list2cmdline([str(argument)]) if windows else shlex.quote(str(argument))
 
 
-def _progress(folder: Path, steps: int) -> str:
-    """Say how far the run in a folder has come."""
-    step = run_folders.last_state(folder).get("step", 0)
+def _progress(folder: Path, recipe: Recipe, steps: int) -> str:
+    """Say how far the run in a folder has come. Raises InputError if it cannot go on to `steps`."""
+    state = run_folders.last_state(folder)
+    require_same_end(recipe, steps, step := state.get("step", 0), state.get("steps", steps))
     if step == steps:
         return f"{folder} is finished: all {steps} steps were taken"
     return f"going on with {folder}, after step {step} of {steps}"
