@@ -119,7 +119,7 @@ def survive_kills(
     with tqdm(total=kills, desc="kills", disable=not sys.stderr.isatty()) as bar:
         while sum(hits.values()) < kills:
             before = sum(hits.values())
-            run = folder / f"killed at {before}"
+            run = folder / f"killed-at-{before}"
             for _ in range(min(rng.integers(1, 5), kills - before)):
                 if hit := kill(run, flags, next(aims), whole, rng, begin, strike):
                     hits[hit] += 1
