@@ -108,11 +108,9 @@ def test_a_run_is_sampled_where_that_is_asked_for_as_its_seed_says(call, succeed
     """Each line is drawn by random numbers of its own, however the lines come."""
     Path("a text.txt").write_text(TEXT)
     out = succeed(main, f"--data 'a text.txt' {TINY} --no-plots")
-    use = "--run 'runs/write-a text-quick' --length 30"
-    assert (
-        f"use it: python -m toy_tasks.write {use.removesuffix(' --length 30')} --input"
-        in "".join(out)
-    )
+    run = "--run 'runs/write-a text-quick'"
+    assert f"use it: python -m toy_tasks.write {run} --input" in "".join(out)
+    use = f"{run} --length 30"
 
     def asked(flags="", *prompts):
         return succeed(main, f"{use} {flags} --prompt the", *prompts)
