@@ -72,7 +72,7 @@ class Trainer:
             "parts": self.parts,
         }
         settings = {name: as_json(name, value) for name, value in settings.items()}
-        return settings | {"task": as_json("the task's description()", self.task.description())}
+        return settings | {"task": _task_description(self.task)}
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what must be equal in all ranks: version, settings, checksums of data, weights."""
@@ -242,7 +242,8 @@ class Trainer:
         except BrokenNumbers as problem:
             raise BrokenNumbers(
                 f"step {self.step}: the evaluation's {problem}, although every weight is finite. "
-                "Saved files are intact. Start again with a lower rate (--rate or --factor)."
+                "Saved files are intact. Look for the cause in the task's evaluate(); if that is "
+                "right, start again with a lower rate (--rate or --factor)."
             ) from None
         self.evaluations.append({"step": self.step, **results})
         self._write(self.evaluations[-1])
@@ -351,6 +352,14 @@ def _task_metadata(task) -> dict:
         warnings.warn("Task.kept is now Task.metadata", DeprecationWarning, stacklevel=5)
         return task.kept
     return getattr(task, "metadata", {})
+
+
+def _task_description(task) -> dict:
+    description = as_json("the task's description()", task.description())
+    if type(description) is dict:
+        return description
+    rule, fix = "a task's description() returns a dict", "Return for example {'name': 'copy'}."
+    raise InputError(rule, repr(description)[:200], fix)
 
 
 def _text_description(task, model: Model) -> dict | None:

@@ -200,6 +200,8 @@ def test_a_description_is_compared_as_json_gives_it_back(tmp_path, monkeypatch, 
     for text, described in NOT_JSON.items():
         task.description = lambda described=described: described
         assert f"{text}. Write" in complaint(run, tmp_path / "run", task=task)
+    task.description = lambda: "copy"
+    assert "returns a dict; received 'copy'" in complaint(run, tmp_path / "run", task=task)
     assert not (tmp_path / "run").exists()
     described = {"sizes": (1, (2, 3)), 4: None, "x": np.float64(0.1)}
     monkeypatch.setattr(Copying, "description", lambda task: described)
