@@ -21,6 +21,7 @@ from numformer.generation.evaluation import (
     evaluate,
     require_examples,
     score,
+    warn_of_unseen,
 )
 from numformer.generation.text_pipeline import OneVocabulary, TextPipeline
 from numformer.models import Model
@@ -154,9 +155,10 @@ class Trained:
 
         The pairs are (source, target) for an encoder-decoder, (beginning, continuation) for a
         language model, (text with holes, whole text) for a masked language model, and (text, label)
-        for a classifier of texts.
+        for a classifier of texts. Warns about symbols that training never saw.
         """
         _, texts, choices = self._split(pairs)
+        warn_of_unseen(self.text, texts, choices, stacklevel=3)
         written = [symbols for symbols, *_ in choices]
         return score(self.text, self.model, texts, written)[0].tolist()
 

@@ -202,7 +202,8 @@ class Exercise(Piece):
         return Verdict(False, words, bool(causes), {name: name not in wrong for name in given})
 
     def _lacking(self, case: Case, wrong: list[str]) -> list[str]:
-        """The words of the first property that some of the wrong results lack."""
+        """The words of the first property that some of the wrong, but finite results lack."""
+        wrong = [name for name in wrong if np.isfinite(case.given[name]).all()]
         for wanted in ((LINEAR,) if self.forward else ()) + tuple(self.properties):
             with contextlib.suppress(Trouble):
                 if names := [name for name in wrong if wanted.lacks(case, name)]:

@@ -108,7 +108,7 @@ def evaluate(
     if not pipeline.has_right_answers and (settings or measures):
         rule, fix = "a language model scores texts and writes no answers", "Leave it out."
         raise InputError(rule, next(iter(settings), "measures"), fix)
-    _warn_of_unseen(pipeline, texts, choices)
+    warn_of_unseen(pipeline, texts, choices, stacklevel=4)
     right, found, predictions = [first for first, *_ in choices], {}, []
     with progress(len(texts) * (1 + pipeline.has_right_answers), "evaluation"):
         if pipeline.has_right_answers:
@@ -150,8 +150,11 @@ def require_examples(pipeline: TextPipeline, choices: Sequence[Sequence[Symbols]
             raise InputError(rule, f"example {number} with {len(answers)}", fix)
 
 
-def _warn_of_unseen(
-    pipeline: TextPipeline, texts: Sequence[Symbols], choices: Sequence[Sequence[Symbols]]
+def warn_of_unseen(
+    pipeline: TextPipeline,
+    texts: Sequence[Symbols],
+    choices: Sequence[Sequence[Symbols]],
+    stacklevel: int,
 ) -> None:
     """Warn how many examples have symbols that training never saw, and name some symbols."""
     unknown, unseen, count = pipeline.input_vocabulary.unknown, Counter[str](), 0
@@ -167,5 +170,5 @@ def _warn_of_unseen(
         warnings.warn(
             f"{counted(count, 'example')} of {len(texts):,} with symbols that training never saw, "
             f"such as {some}; the model reads and scores them as its unknown symbol",
-            stacklevel=4,
+            stacklevel=stacklevel,
         )

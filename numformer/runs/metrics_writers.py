@@ -100,8 +100,9 @@ METRICS_WRITERS: dict[str, Callable[[], Opener]] = {
 }
 
 
-def metrics_writers(names: Iterable[str]) -> list[Opener]:
+def metrics_writers(names: str | Iterable[str]) -> list[Opener]:
     """Return these writers' openers. Raises InputError for an unknown name or a missing package."""
+    names = [names] if isinstance(names, str) else [*names]
     if unknown := [name for name in names if name not in METRICS_WRITERS]:
         rule = f"metrics are also written to {', '.join(METRICS_WRITERS)}"
         raise InputError(rule, repr(unknown[0]), "Change log_to.")

@@ -142,7 +142,7 @@ def train(
     on_step: Callable[[dict[str, float]], object] | None = None,
     on_evaluation: Callable[[dict[str, float]], object] | None = None,
     verbose: bool = True,
-    log_to: Collection[str] = (),
+    log_to: str | Collection[str] = (),
     **unknown: Never,
 ) -> dict:
     """Train `model` on `task`, load the best weights into it, and return the best evaluation.

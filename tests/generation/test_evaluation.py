@@ -247,9 +247,10 @@ def test_predictions_are_saved_as_a_table(tmp_path, complaint, monkeypatch):
 )
 def test_symbols_that_training_never_saw_are_named(pairs, words):
     trained = Trained(pair_model(), Transduction(LETTERS, WORDS, 2), {})
-    with pytest.warns(UserWarning, match=words) as warned:
-        trained.evaluate(pairs)
-    assert warned[0].filename == __file__
+    for measure in trained.evaluate, trained.score:
+        with pytest.warns(UserWarning, match=words) as warned:
+            measure(pairs)
+        assert [warning.filename for warning in warned] == [__file__]
 
 
 def test_the_symbols_of_a_right_answer():

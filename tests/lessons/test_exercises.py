@@ -250,11 +250,13 @@ def test_several_mistakes_are_each_explained_and_an_unknown_one_waits(checked):
         ("1.5 * dweights + weights", "The checker does not recognise this pattern. Take an"),
         ("({}).round(6)", "only its first digits are right"),
         ("dweights / weights", "it holds NaN or infinity, first at (0, 6)"),
+        ("({}) * (weights / weights)", "it holds NaN or infinity, first at (0, 6)"),
     ],
 )
 def test_an_unknown_mistake_gets_what_right_results_have_and_numbers(line, words, checked):
     _, output, _ = checked(softmax("return " + line.replace("{}", S_BACKWARD)))
     assert words in output and "number of heads" not in output
+    assert not ("NaN" in output and "Three times" in output)
 
 
 @pytest.mark.parametrize(

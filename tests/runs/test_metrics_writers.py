@@ -63,7 +63,7 @@ def packages(monkeypatch):
 def test_a_copy_has_every_line_also_of_a_run_that_was_interrupted(name, packages, tmp_path):
     read = scalars_in_csv if name == "csv" else scalars_in_board
     interrupt(tmp_path, 8, MEASURES, steps=14, log_to=[name])
-    run(tmp_path, 14, task=Copying(MEASURES[1:]), resume=True, log_to=[name])
+    run(tmp_path, 14, task=Copying(MEASURES[1:]), resume=True, log_to=name)
     lines = metrics(tmp_path)
     assert {(s, n, v) for s, n, v in read(tmp_path) if n != "step"} == {
         (line["step"], n, line[n]) for line in lines for n in line if n != "step"
