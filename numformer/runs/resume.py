@@ -16,6 +16,7 @@ from numformer.models.kinds import model_kind
 from numformer.optimization.loss_scale import LossScale
 from numformer.optimization.optimizers import OPTIMIZERS, vectors_of
 from numformer.optimization.recipe import Recipe
+from numformer.paper.adam import warmup_rate
 from numformer.runs.checkpoints import load_checkpoint, read_config
 
 
@@ -112,9 +113,17 @@ def _require_same_settings(last: Path, metadata: dict, model: type[Model], setti
             setting = "rate or factor" if name == "factor" else name  # a rate becomes a factor
             raise InputError(
                 "a run is resumed with the settings, seed and parts that it was started with",
-                f"{name} {received.get(name)!r} instead of {saved.get(name)!r}",
+                f"{name} {_with_rate(name, received)} instead of {_with_rate(name, saved)}",
                 f"Set {setting} as it was, or start a new run.",
             )
+
+
+def _with_rate(name: str, settings: dict) -> str:
+    """The value of a setting; for a factor also its rate, because users may have set the rate."""
+    if name != "factor":
+        return repr(settings.get(name))
+    d_model, warmup, factor = (settings[name] for name in ("d_model", "warmup", "factor"))
+    return f"{factor:.4g} (rate {warmup_rate(warmup, d_model, warmup, factor):.4g})"
 
 
 def _by_name(settings: dict) -> dict:

@@ -189,11 +189,14 @@ class Trainer:
         if place is None:
             largest = max(parameters, key=lambda name: abs(parameters[name].grad).max())
             place = f"the norm alone, because of the size of the gradient of {largest}"
+        fix = "Start again with a lower rate (--rate or --factor) or a --clip-norm"
+        if step == 1:
+            fix = "No rate was used yet: start again with a new model, or with other data"
         others = ", or with --precision float32" if self.loss_scale else ""
         return BrokenNumbers(
             f"step {step}: loss {loss}, gradient norm {norm}; NaN or infinity first appears in "
             f"{place}. The weights are as they were before the step; saved files are intact. "
-            f"Start again with a lower rate (--rate or --factor) or a --clip-norm{others}."
+            f"{fix}{others}."
         )
 
     def _require_finite_weights(self) -> None:

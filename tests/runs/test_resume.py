@@ -252,12 +252,12 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path, monkeypatch):
 def test_resuming_with_another_config_or_seed_is_refused(tmp_path, complaint):
     run(tmp_path)
     before = files(tmp_path)
-    others = dict(d_ff=20, p_drop=0.3, seed=2, parts=2, beta1=0.5, average=2, factor=0.5)
+    others = dict(d_ff=20, p_drop=0.3, seed=2, parts=2, beta1=0.5, average=2, rate=0.25)
     for name, value in others.items():
         text = complaint(run, tmp_path, resume=True, **{name: value})
-        assert "the settings, seed and parts" in text and f"received {name} {value} inst" in text
-        setting = "rate or factor" if name == "factor" else name
-        assert f"Set {setting} as it was" in text
+        received = "factor 2.236 (rate 0.25)" if name == "rate" else f"{name} {value}"
+        assert "the settings, seed and parts" in text and f"received {received} inst" in text
+        assert f"Set {'rate or factor' if name == 'rate' else name} as it was" in text
     assert files(tmp_path) == before
 
 

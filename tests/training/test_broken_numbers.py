@@ -94,7 +94,9 @@ def test_the_first_that_broke_is_named(tmp_path, place):
     layers = model.named_layers()
     BREAKS[place](layers[next(name for name in (NORM, NETWORK, ATTENTION) if name in place)])
     watched = {name: set(vars(layer)) for name, layer in layers.items()}
-    assert f"NaN or infinity first appears in {place}. " in broken(model, tmp_path)
+    text = broken(model, tmp_path)
+    assert f"NaN or infinity first appears in {place}. " in text
+    assert text.endswith("No rate was used yet: start again with a new model, or with other data.")
     for name, layer in layers.items():
         assert set(vars(layer)) - {"_saved"} == watched[name] - {"_saved"}
 
