@@ -53,8 +53,11 @@ def main(arguments: list[str] | None = None) -> int:
         options.out.mkdir(parents=True, exist_ok=True)
         names = [name for name in ("text", *PUBLISHED_METADATA) if name in metadata]
         further = {name: metadata[name] for name in names}
-        save_model(options.out / "best.safetensors", model, **further)
-        print(f"{options.out} is a run: numformer.load({str(options.out)!r})")
+        file = options.out / "best.safetensors"
+        save_model(file, model, **further)
+        has_text = pipeline_from(metadata.get("text"), model.config)
+        use = f"load({str(options.out)!r})" if has_text else f"load_model({str(file)!r})"
+        print(f"{options.out} is a run: numformer.{use}")
     return 0
 
 

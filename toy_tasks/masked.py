@@ -193,10 +193,11 @@ def make_tasks(options: argparse.Namespace) -> tuple[MaskedTask, WritingTask]:
     else:
         text = shakespeare()
     if options.hole in text:
+        free = next((symbol for symbol in "_%@=+" if symbol not in text), "□")
         raise InputError(
             "the character for a hole does not occur in the text",
             f"{options.hole!r}, which does",
-            "Choose another one, for example --hole ~",
+            f"Choose another one, for example --hole {free}",
         )
     settings = options.context, options.batch_size, options.seed
     start = start_vocabularies(options, vocabulary=[text])

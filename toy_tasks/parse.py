@@ -129,11 +129,11 @@ Data = dict[str, list[Sentence]]
 def grammar_data(train: int, divisor: int = 1) -> Data:
     """Distinct sentences of the grammar: `train` to train on, others to evaluate on.
 
-    There are EVALUATION_SENTENCES / `divisor` of the others. Sentences of more than LONGEST words
-    are "longer"; a hash of each of the rest decides whether it is in "train".
+    There are EVALUATION_SENTENCES / `divisor` of the others, but at least one. Sentences of more
+    than LONGEST words are "longer"; a hash of each of the rest decides whether it is in "train".
     """
     grammar, rng = Grammar(), np.random.default_rng(seed_sequence(1, "data"))
-    counts = {name: number // divisor for name, number in EVALUATION_SENTENCES.items()}
+    counts = {name: max(1, number // divisor) for name, number in EVALUATION_SENTENCES.items()}
     counts = {"train": train} | counts
     data: dict[str, dict[str, Sentence]] = {name: {} for name in counts}
     while any(len(data[name]) < number for name, number in counts.items()):

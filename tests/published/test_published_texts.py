@@ -162,7 +162,9 @@ def test_tasks_use_published_models(tmp_path, call, monkeypatch):
     scaled = Image.fromarray(pixels).resize((12, 12), Image.Resampling.BICUBIC)
     expected = (np.asarray(scaled) / 255 - pictures["image_mean"]) / pictures["image_std"]
     assert np.allclose(given, expected, atol=1e-6)
-    assert call(convert.main, f"{vit} --out vit-run")[0] == 0
+    code, out, _ = call(convert.main, f"{vit} --out vit-run")
+    path = str(Path("vit-run", "best.safetensors"))
+    assert (code, out) == (0, [f"vit-run is a run: numformer.load_model({path!r})"])
     assert model_of_run(Path("vit-run"))[1]["pictures"] == pictures
     pictures["image_std"] = [0.5, 0, 0.3]
     (vit / "preprocessor_config.json").write_text(json.dumps(pictures), encoding="utf-8")
@@ -328,7 +330,8 @@ def test_settings_of_generation_are_read_or_warned_of(tmp_path, call):
     assert code == 0 and len(err) == 1 and err[0].startswith(f"note: {gpt2} sets guidance")
     back, again = tmp_path / "back", tmp_path / "again"
     assert call(convert.main, f"{tmp_path / 'run'} --to-huggingface --out {back}")[0] == 0
-    assert call(convert.main, f"{back} --out {again}")[0] == 0
+    (line,) = call(convert.main, f"{back} --out {again}")[1]
+    assert line == f"{again} is a run: numformer.load({str(again)!r})"
     assert model_of_run(again)[0].config == config
     assert nf.load(again).text.rules == [["no_repeat_ngram_size", 3]]
     path = marian / "generation_config.json"

@@ -24,24 +24,30 @@ def test_the_files_are_those_that_transformers_opens(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "words"),
+    ("kind", "changes", "needed", "received"),
     [
-        ("llama", dict(attention_bias=True), "has attention_bias False; received True"),
-        ("bert", dict(embedding_norm=False), "has embedding_norm True; received False"),
-        ("gpt2", dict(activation="relu"), "has activation gelu_tanh; received relu"),
-        ("llama", dict(p_drop=0.2, attention_dropout=0.3), ""),
-        ("bert", dict(p_drop=0.2, attention_dropout=0.3, max_length=24), ""),
+        ("llama", dict(attention_bias=True), "attention_bias False", "attention_bias True"),
+        ("bert", dict(embedding_norm=False), "embedding_norm True", "embedding_norm False"),
+        (
+            "gpt2",
+            dict(norm="post", activation="relu"),
+            "norm pre, activation gelu_tanh",
+            "norm post, activation relu",
+        ),
+        ("llama", dict(p_drop=0.2, attention_dropout=0.3), "", ""),
+        ("bert", dict(p_drop=0.2, attention_dropout=0.3, max_length=24), "", ""),
     ],
 )
 def test_a_model_is_published_again_if_its_kind_has_all_its_parts(
-    kind, changes, words, tmp_path, complaint
+    kind, changes, needed, received, tmp_path, complaint
 ):
     """Rates of dropout are no parts."""
     model = RandomModel(kind, CASES[kind], np.float32).model
     other = type(model)(replace(model.config, **changes), 1)
-    if words:
+    if needed:
         message = complaint(save_published, tmp_path, other, {"published": CASES[kind]})
-        assert f"a model exported as {kind} {words}. Train a model with" in message
+        rule, fix = f"a model exported as {kind} has {needed}", f"Train a model with {needed}."
+        assert message == f"{rule}; received {received}. {fix}"
     else:
         save_published(tmp_path, other, {"published": CASES[kind]})
         state, expected = load_published(tmp_path)[0].state_dict(), other.state_dict()

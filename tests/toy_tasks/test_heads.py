@@ -348,7 +348,7 @@ def test_the_heads_of_a_run_from_its_own_data(succeed, monkeypatch):
     (write, "--data text.txt --mixers state_space,linear --checkpointing", 2),
     (masked, "--data text.txt --layers 1", 2),
 ])  # fmt: skip
-def test_the_heads_of_models_of_texts(page, flags, count, succeed):
+def test_the_heads_of_models_of_texts(page, flags, count, succeed, call):
     Path("text.txt").write_text(TEXT)
     succeed(page.main, f"{SIZES} {flags} --out run")
     before = task_of(Path("run")).held_out
@@ -358,9 +358,10 @@ def test_the_heads_of_models_of_texts(page, flags, count, succeed):
     assert f"run: {count} heads" in "\n".join(out)
     assert out[-1].endswith(f"of {count} heads can be removed at a cost of at most 0.01 in loss")
     assert sum(len(batch.inputs[0]) for batch in before) > 10
-    Path("other.txt").write_text(TEXT * 2)
-    output = "\n".join(succeed(heads.main, "--run run --quick --no-plots --data other.txt"))
-    assert "examples of other.txt" in output
+    Path("other.txt").write_text(f"{TEXT}é{TEXT}", encoding="utf-8")
+    code, out, err = call(heads.main, "--run run --quick --no-plots --data other.txt")
+    assert code == 0 and "examples of other.txt" in "\n".join(out)
+    assert len(err) == 1 and "symbols that training never saw, such as 'é'" in err[0]
 
 
 def test_the_heads_of_a_run_of_a_study(succeed):
@@ -373,7 +374,7 @@ def test_the_heads_of_a_run_of_a_study(succeed):
 @pytest.mark.parametrize("name, kinds", [
     ("gpt2", 1), ("llama", 1), ("bert", 1), ("marian", 3), ("t5", 3),
 ])  # fmt: skip
-def test_the_heads_of_published_models(name, kinds, succeed, refuse):
+def test_the_heads_of_published_models(name, kinds, call, refuse):
     reason = "the extra published is not installed"
     published = pytest.importorskip("tests.published.published_texts", reason=reason)
     folder = getattr(published, name)(Path(name))
@@ -384,10 +385,13 @@ def test_the_heads_of_published_models(name, kinds, succeed, refuse):
         "--data FILE",
     )
     lines = [f"{a}\t{b}" for a, b in zip(published.LINES, published.LINES[::-1], strict=True)]
-    Path("file").write_text("\n".join(lines if kinds == 3 else published.LINES * 9))
+    lines = [*lines, "☃\ta"] if kinds == 3 else published.LINES * 9
+    Path("file").write_text("\n".join(lines), encoding="utf-8")
     drawn = name in ("gpt2", "marian")
-    out = succeed(heads.main, f"--run {folder} --data file --quick" + " --no-plots" * (not drawn))
-    assert "examples of file" in out[0]
+    flags = f"--run {folder} --data file --quick" + " --no-plots" * (not drawn)
+    code, out, err = call(heads.main, flags)
+    assert code == 0 and "examples of file" in out[0]
+    assert ["never saw, such as '☃'" in line for line in err] == [True] * (kinds == 3)
     written = {path.name for path in Path(f"runs/heads-{name}").iterdir()}
     towers = [""] if kinds == 1 else ["encoder-", "decoder-"]
     pictures = {f"{tower}self-attention.png" for tower in towers} | {"removal.png"}

@@ -118,6 +118,7 @@ def test_a_hole_is_one_visible_character_that_the_text_has_not(succeed, refuse):
     }.items():
         refuse(main, f"--data text.txt {flags}", message)
     Path("text.txt").write_text(TEXT.replace("a", "_"))
+    refuse(main, f"{TINY} --no-plots", "for example --hole %")
     succeed(main, f"{TINY} --hole ? --no-plots")
     (written,) = succeed(main, "--run runs/masked-text --input 'the c?t'")
     assert re.fullmatch(r"the c[^?]t", written)

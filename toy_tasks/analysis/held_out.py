@@ -16,6 +16,7 @@ from numformer.data import Batch, PairBatch, Vocabulary
 from numformer.data.moses import tokenize
 from numformer.errors import InputError
 from numformer.generation import Infilling, Transduction, Translation
+from numformer.generation.evaluation import warn_of_unseen
 from numformer.layer import inference
 from numformer.models import Model
 from numformer.published import is_published
@@ -166,7 +167,9 @@ def _held_out_file(trained: Trained, file: Path) -> HeldOut:
     if isinstance(text, Translation):
         pairs = [(tokenize(a, text.from_), tokenize(b, text.to)) for a, b in pairs]
     source, target = text.source, text.target
-    encoded = [(source.encode(source.split(a)), target.encode(target.split(b))) for a, b in pairs]
+    symbols = [(source.split(a), target.split(b)) for a, b in pairs]
+    warn_of_unseen(text, [a for a, _ in symbols], [[b] for _, b in symbols], stacklevel=2)
+    encoded = [(source.encode(a), target.encode(b)) for a, b in symbols]
     most = min(LONGEST, trained.model.config.longest or LONGEST) - 1  # less one for the end id
     short_pairs = sorted((pair for pair in encoded if max(map(len, pair)) <= most), key=_length)
     parts = [short_pairs[first : first + 256] for first in range(0, len(short_pairs), 256)]
@@ -181,8 +184,10 @@ def _length(pair: tuple[list[int], list[int]]) -> int:
 def _windows(trained: Trained, file: Path) -> Windows:
     """Windows of a text, each with its next symbols, or with holes and the symbols they hide."""
     text: Any = trained.text
-    symbols, special = text.vocabulary, trained.model.config.special
-    ids = np.array(symbols.encode(symbols.split(read_text(file, GIVE_A_FILE))), int)
+    vocabulary, special = text.vocabulary, trained.model.config.special
+    symbols = vocabulary.split(read_text(file, GIVE_A_FILE))
+    warn_of_unseen(text, [symbols], [[]], stacklevel=2)
+    ids = np.array(vocabulary.encode(symbols), int)
     width = min(text.context, WINDOW)
     rows = (len(ids) - 1) // width
     if rows < 2:
@@ -193,5 +198,5 @@ def _windows(trained: Trained, file: Path) -> Windows:
         return Windows(windows, follows)
     hidden = np.random.default_rng(0).random(windows.shape) < HIDDEN
     hidden[:, width // 2] |= ~hidden.any(axis=1)
-    (hole,) = symbols.encode([text.hole])
+    (hole,) = vocabulary.encode([text.hole])
     return Windows(np.where(hidden, hole, windows), np.where(hidden, windows, special.padding))
