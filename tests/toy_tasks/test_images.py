@@ -130,7 +130,7 @@ def test_the_drawn_attention_is_from_the_class_token_to_the_patches():
     assert_allclose(drawn[::2, ::2].ravel(), weights[0, 0, 1, 3:])
 
 
-def test_images_of_a_file_are_learned_and_named(succeed):
+def test_images_of_a_file_are_learned_and_named(succeed, pixels):
     images = np.stack([IMAGES, IMAGES / 2, IMAGES / 4], axis=-1)
     np.savez("mine.npz", images=images, labels=LABELS)
     *_, use, _, accuracy = out = succeed(main, f"--data mine.npz {TINY}")

@@ -188,7 +188,7 @@ def test_the_verdict_is_about_both_predictions(monkeypatch):
     assert len(lines) == 2 * (1 + 11 + 1)
 
 
-def test_laws_are_fitted_predicted_and_drawn(call, refuse, monkeypatch):
+def test_laws_are_fitted_predicted_and_drawn(call, refuse, monkeypatch, pixels):
     """Two sizes and two amounts of a small text, and a larger model after these."""
     small = dict(SHAPES=((1, 4, 1), (1, 6, 1)), PREDICTED=(1, 12, 1), AMOUNTS={CHARACTERS: (8, 40)})
     text = "".join(np.random.default_rng(1).choice([*"abcd "], 9000))

@@ -98,7 +98,7 @@ def runs_of(folder: str) -> dict:
     return runs
 
 
-def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, refuse):
+def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, refuse, pixels):
     out = succeed(norms, f"{PICTURES} --seeds 4 2")
     assert out[0] == "runs/norms: 4 of 4 runs to train"
     names = ["post-2", "post-4", "pre-norm-2", "pre-norm-4"]
