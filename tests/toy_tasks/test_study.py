@@ -98,7 +98,7 @@ def runs_of(folder: str) -> dict:
     return runs
 
 
-def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, refuse, pixels):
+def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, refuse):
     out = succeed(norms, f"{PICTURES} --seeds 4 2")
     assert out[0] == "runs/norms: 4 of 4 runs to train"
     names = ["post-2", "post-4", "pre-norm-2", "pre-norm-4"]
@@ -127,6 +127,11 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, re
     answers = [call(norms, use + seed)[:2] for seed in ("", " --seed 1", " --seed 5")]
     assert answers[2][0] == 0 and answers[0] == answers[1] != answers[2]
     refuse(copying, "--resume --out runs/norms", "runs/norms, a run of norms. Use")
+
+
+def test_a_title_of_a_chart_is_no_formula(pixels):
+    draw({"a": [{"total": 1, "seed": 2}]}, Path())
+    assert Path("norms.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_quiet_run_or_study_shows_only_its_result(call):
