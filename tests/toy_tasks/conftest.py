@@ -29,6 +29,7 @@ def quick_pictures(request, monkeypatch):
 
     if "pixels" not in request.fixturenames:
         monkeypatch.setattr(Figure, "savefig", save)
+        monkeypatch.setattr(Figure, "findobj", lambda figure, kind: [])  # texts, to choose fonts
 
 
 @pytest.fixture
