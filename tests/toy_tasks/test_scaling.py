@@ -97,6 +97,7 @@ def test_the_form_is_chosen_that_foretells_the_largest_model(law, form):
 def test_a_bootstrap_s_interval_is_as_wide_as_the_noise(monkeypatch):
     """It holds the truth, and grows with the noise that made it necessary."""
     monkeypatch.setattr(laws, "SAMPLES", 20)
+    monkeypatch.setattr(laws, "FORMS", {"added": False})
     widths = []
     for noise in (0.005, 0.02):
         form = laws.fit_all(tuple(runs_of(LAW, noise))).forms["added"]
@@ -188,7 +189,7 @@ def test_the_verdict_is_about_both_predictions(monkeypatch):
     assert len(lines) == 2 * (1 + 11 + 1)
 
 
-def test_laws_are_fitted_predicted_and_drawn(call, refuse, monkeypatch, pixels):
+def test_laws_are_fitted_predicted_and_drawn(call, refuse, monkeypatch):
     """Two sizes and two amounts of a small text, and a larger model after these."""
     small = dict(SHAPES=((1, 4, 1), (1, 6, 1)), PREDICTED=(1, 12, 1), AMOUNTS={CHARACTERS: (8, 40)})
     text = "".join(np.random.default_rng(1).choice([*"abcd "], 9000))
