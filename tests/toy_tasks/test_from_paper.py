@@ -17,7 +17,7 @@ def test_it_has_at_most_sixty_lines_and_imports_the_room_and_the_ground_floor_al
 
 
 def test_it_learns(capsys, monkeypatch):
-    """Its loss falls towards what label smoothing leaves: at most three digits are soon reversed."""
+    """Its loss falls towards what label smoothing leaves; three digits are soon reversed."""
     monkeypatch.setattr(from_paper, "BATCH", 16)
     monkeypatch.setattr(from_paper, "LONGEST", 3)
     with blas.training_threads(1):
