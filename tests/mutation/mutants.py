@@ -15,6 +15,8 @@ from pathlib import Path
 from types import CodeType
 
 MODULES = {"np", "xp", "math", "os", "sys", "np.random"}
+# Nodes that no operator changes.
+LEAVES = ast.Name, ast.arg, ast.operator, ast.cmpop, ast.unaryop, ast.boolop
 # Attributes of nodes: in a backward, in any function, an expression statement, reshape's -1.
 IN_BACKWARD, FUNCTION, STATEMENT = "in_backward", "in_function", "is_statement"
 IN_RESHAPE = "in_reshape"
@@ -275,7 +277,7 @@ class Source:
         self.mutants: list[Mutant] = []
         numbers, text_of = Counter(), functools.cache(_text)
         for node, parent, field, statement, place, in_function in _nodes(self.tree):
-            for kind, mutate in OPERATORS.items():
+            for kind, mutate in () if isinstance(node, LEAVES) else OPERATORS.items():
                 for changed in mutate(node):
                     before, after = text_of(node), _text(changed)
                     if before == after and ast.dump(node) == ast.dump(changed):
