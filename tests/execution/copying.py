@@ -3,6 +3,7 @@
 They stand in for CuPy and for NCCL. With --stops the last rank is told to stop on the way.
 """
 
+import dataclasses
 import itertools
 import signal
 import sys
@@ -16,10 +17,13 @@ from numformer import backend
 from numformer.execution.mpi import world
 from numformer.models import Objective
 from numformer.optimization import clipping
-from tests.toy_tasks.small import copying
+from toy_tasks import copy_task
 from toy_tasks.command_line import exit_code
+from toy_tasks.text_to_text import sequences
 
 NCCL_TAG = 8
+RULE = dataclasses.replace(copy_task.RULE, draw_source=lambda rng: str(rng.integers(400)))
+SMALL = (clipping, "BLOCK", 1 << 10), (sequences, "HELD_OUT_SOURCES", 8)
 
 
 class Group:
@@ -47,7 +51,9 @@ class Group:
 
 
 def main() -> int:
-    arguments, clipping.BLOCK = sys.argv[1:], 1 << 10
+    arguments = sys.argv[1:]
+    for module_and_change in SMALL:
+        setattr(*module_and_change)
     if "cupy" in arguments:
         distributed = ModuleType("cupyx.distributed")
         distributed.init_process_group = Group
@@ -65,7 +71,7 @@ def main() -> int:
                 return forward(objective, *inputs)
 
             Objective.forward = forward_and_stop
-    return copying(arguments)
+    return sequences.main(RULE, arguments)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Ranks of MPI train as one process does, fail together, and are missed where they hang."""
 
+import functools
 import os
 import re
 import signal
@@ -10,10 +11,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from numformer import blas
 from numformer.execution import mpi
 from numformer.execution.ranks import RankLost
 from tests.equal_runs import assert_same_run, last
+from tests.execution import copying
 from tests.faults import ranks
+from toy_tasks import lengths
+from toy_tasks.text_to_text import sequences
 
 pytest.importorskip("mpi4py", reason="ranks need mpi4py: pip install 'numformer[mpi]'")
 FLAGS = """--parts 5 --steps 16 --d-model 16 --d-ff 32 --heads 2 --layers 1 --batch-size 16
@@ -21,8 +26,11 @@ FLAGS = """--parts 5 --steps 16 --d-model 16 --d-ff 32 --heads 2 --layers 1 --ba
 --timeout 5""".split()
 
 
+PAGE = "tests.execution.copying"
+
+
 def start(count: int, *flags):
-    return ranks.mpiexec(count, *FLAGS, *flags, page="tests.execution.copying")
+    return ranks.mpiexec(count, *FLAGS, *flags, page=PAGE)
 
 
 def ended(process, *code: int) -> tuple[str, str]:
@@ -31,29 +39,42 @@ def ended(process, *code: int) -> tuple[str, str]:
     return out, err
 
 
-def test_ranks_train_to_the_bits_of_one_process(tmp_path):
-    """Five parts, a rank each, and one rank that has none."""
-    ended(start(1, "--out", tmp_path / "alone"), 1)
-    out, err = ended(start(6, "--out", tmp_path / "run"), 1)
+@pytest.fixture
+def alone(call, monkeypatch, tmp_path):
+    """`alone(*flags)` trains in this process -> its folder."""
+
+    def train(*flags):
+        for module_and_change in copying.SMALL:
+            monkeypatch.setattr(*module_and_change)
+        with blas.training_threads(1):
+            texts = [*FLAGS, *flags, "--out", str(tmp_path / "alone")]
+            assert call(functools.partial(sequences.main, copying.RULE), "", *texts)[0] == 1
+        return tmp_path / "alone"
+
+    return train
+
+
+def test_ranks_train_to_the_bits_of_one_process(tmp_path, alone):
+    """Two parts, a rank each, and one rank that has none."""
+    out, err = ended(start(3, "--parts", 2, "--out", tmp_path / "run"), 1)
     assert out.count("kept at step") == 1 and not err
     assert len(last(tmp_path / "run")[0]["optimizer.mean"]) > 2 << 10  # ranks update three blocks
-    assert_same_run(tmp_path / "run", tmp_path / "alone")
+    assert_same_run(tmp_path / "run", alone("--parts", "2"))
 
 
-def test_a_rank_that_is_told_to_stop_stops_all_and_others_go_on(tmp_path):
+def test_a_rank_that_is_told_to_stop_stops_all_and_others_go_on(tmp_path, alone, stand_in):
     """Three ranks on GPUs in half precision, then two; some compute two branches of the sum."""
-    flags = "--backend", "cupy", "--precision", "mixed", "--out"
-    ended(start(1, *flags, tmp_path / "alone"), 1)
-    _, err = ended(start(3, *flags, tmp_path / "run", "--stops"), 130)
+    flags = "--backend", "cupy", "--precision", "mixed"
+    _, err = ended(start(3, *flags, "--out", tmp_path / "run", "--stops"), 130)
     (line,) = err.splitlines()
     assert re.match(r"stopped at step \d+, which is saved; go on with: ", line)
-    ended(start(2, *flags, tmp_path / "run", "--resume"), 1)
-    assert_same_run(tmp_path / "run", tmp_path / "alone")
+    ended(start(2, *flags, "--out", tmp_path / "run", "--resume"), 1)
+    assert_same_run(tmp_path / "run", alone(*flags))
 
 
 def test_a_rank_that_hangs_is_missed(tmp_path):
     folder = tmp_path / "run"
-    process = start(3, "--timeout", 1, "--steps", 40_000, "--out", folder)
+    process = start(2, "--timeout", 1, "--steps", 40_000, "--out", folder)
     while not (folder / "last.safetensors").exists():
         time.sleep(0.01)
     os.kill(ranks.ranks_of(process)[1], signal.SIGSTOP)
@@ -91,19 +112,18 @@ def test_an_error_of_mpi_is_a_rank_that_is_lost(monkeypatch):
     [
         ("", "--seed 5", "rank 1 with seed 5, rank 0 with 1"),
         ("", "--start /nowhere", "/nowhere, which is not there (on rank 1)"),
-        ("--warmup 0", "--warmup 0", "warmup"),
         ("--nonsense", "--nonsense", "--nonsense"),
     ],
 )
 def test_ranks_fail_together_in_one_line_and_leave_no_trace(first, second, complaint, tmp_path):
     folder = tmp_path / "run"
     own = [*FLAGS, "--out", folder]
-    again = [":", "-n", "1", sys.executable, "-m", "toy_tasks.reverse"]
-    process = ranks.mpiexec(1, *own, *first.split(), *again, *own, *second.split())
+    again = [":", "-n", "1", sys.executable, "-m", PAGE]
+    process = start(1, "--out", folder, *first.split(), *again, *own, *second.split())
     out, err = ended(process, 2)
     assert complaint in err and len(err.splitlines()) == 1 and not out and not folder.exists()
 
 
-def test_a_study_is_no_work_for_ranks(tmp_path):
-    _, err = ended(ranks.mpiexec(2, "--quick", page="toy_tasks.lengths"), 2)
-    assert "Leave out mpiexec" in err
+def test_a_study_is_no_work_for_ranks(monkeypatch, complaint):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    assert "Leave out mpiexec" in complaint(lengths.main, ["--quick"])

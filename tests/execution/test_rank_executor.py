@@ -148,8 +148,13 @@ def shortened(data, grad, length, *, step, rate):
     data -= rate * grad / (1 + length)
 
 
-@pytest.mark.parametrize(("size", "count"), [(2, 2), (4, 4), (15, 2)])  # at last more than blocks
-@pytest.mark.parametrize("optimizer", ["shortened", *OPTIMIZERS])
+@pytest.mark.parametrize(
+    ("size", "count", "optimizer"),
+    [
+        *((3, 4, optimizer) for optimizer in ("shortened", *OPTIMIZERS)),
+        *((15, 2, optimizer) for optimizer in ("shortened", "adam")),  # more ranks than blocks
+    ],
+)
 def test_ranks_update_whole_parameters_where_the_optimizer_needs_them(
     size, count, optimizer, monkeypatch
 ):

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import CodeType
 
 MODULES = {"np", "xp", "math", "os", "sys", "np.random"}
+# Nodes that no operator changes.
+LEAVES = ast.Name, ast.arg, ast.operator, ast.cmpop, ast.unaryop, ast.boolop
 # Attributes of nodes: in a backward, in any function, an expression statement, reshape's -1.
 IN_BACKWARD, FUNCTION, STATEMENT = "in_backward", "in_function", "is_statement"
 IN_RESHAPE = "in_reshape"
@@ -30,6 +32,12 @@ def parsed(expression: str, **parts: ast.AST) -> ast.AST:
     return Insert().visit(ast.parse(expression, mode="eval").body)
 
 
+def called(node: ast.AST) -> str:
+    """The last name of the function that a call calls; "" for other nodes."""
+    function = node.func if isinstance(node, ast.Call) else None
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
 BOTH_WAYS = """Add Sub, Mult Div, BitAnd BitOr, RShift LShift, Lt LtE, Gt GtE, Eq NotEq, Is IsNot,
                In NotIn, And Or"""
 ONE_WAY = "FloorDiv Mult, Mod FloorDiv, Pow Mult, MatMult Mult, BitXor BitOr"
@@ -43,12 +51,13 @@ class Operators:
     def other_operator(node):
         """a + b -> a - b; a *= b -> a /= b; a <= b -> a < b; a and b -> a or b; and so on."""
         if isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp):
-            changed = copy.deepcopy(node)
+            changed = copy.copy(node)
             changed.op = OTHER[type(node.op)]()
             yield changed
         if isinstance(node, ast.Compare):
             for place, op in enumerate(node.ops):
-                changed = copy.deepcopy(node)
+                changed = copy.copy(node)
+                changed.ops = [*node.ops]
                 changed.ops[place] = OTHER[type(op)]()
                 yield changed
 
@@ -66,7 +75,7 @@ class Operators:
         """a - b -> b - a; a / b -> b / a; a @ b -> b @ a; matmul(a, b) -> matmul(b, a)."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Div | ast.MatMult):
             yield ast.BinOp(node.right, node.op, node.left)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "matmul":
+        if called(node) == "matmul":
             yield ast.Call(node.func, node.args[::-1], node.keywords)
 
     def missing_sign(node):
@@ -76,7 +85,7 @@ class Operators:
 
     def epsilon_outside_the_root(node):
         """sqrt(a + b) -> sqrt(a) + b."""
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("sqrt"):
+        if called(node).endswith("sqrt"):
             (inside,) = [arg for arg in node.args[:1] if isinstance(arg, ast.BinOp)] or [None]
             if inside and isinstance(inside.op, ast.Add):
                 yield ast.BinOp(ast.Call(node.func, [inside.left], []), ast.Add(), inside.right)
@@ -147,15 +156,17 @@ class Operators:
                 isinstance(e, ast.Starred) for e in pair.elts
             ):
                 for place in range(len(pair.elts) - 1):
-                    changed = copy.deepcopy(node)
-                    inner = changed.value if isinstance(node, ast.Return) else changed.targets[0]
-                    one, other = inner.elts[place : place + 2]
-                    inner.elts[place : place + 2] = other, one
+                    changed, others = copy.copy(node), [*pair.elts]
+                    others[place : place + 2] = others[place + 1], others[place]
+                    if isinstance(node, ast.Return):
+                        changed.value = ast.Tuple(others, pair.ctx)
+                    else:
+                        changed.targets = [ast.Tuple(others, pair.ctx), *node.targets[1:]]
                     yield changed
 
     def stale_saved_value(node):
         """self.pop_saved() -> self.saved.pop(0); the oldest record, not the latest."""
-        if isinstance(node, ast.Call) and ast.unparse(node) == "self.pop_saved()":
+        if called(node) == "pop_saved" and ast.unparse(node) == "self.pop_saved()":
             yield parsed("self.saved.pop(0)")
 
     def dropout_scale_missing(node):
@@ -206,8 +217,8 @@ class Operators:
         if isinstance(node, ast.Call):
             for place, keyword in enumerate(node.keywords):
                 if keyword.arg and keyword.arg != "strict":
-                    changed = copy.deepcopy(node)
-                    del changed.keywords[place]
+                    changed = copy.copy(node)
+                    changed.keywords = [*node.keywords[:place], *node.keywords[place + 1 :]]
                     yield changed
 
     def missing_bound(node):
@@ -237,8 +248,8 @@ class Mutant:
     change: str
     line: int
     in_function: bool  # else it takes effect when the module is imported: defaults, constants
-    statement: str  # the whole statement, or the head of a compound one
-    mutated: str  # the statement in the mutant
+    whole: ast.AST  # the statement
+    statement: str  # its text; of a compound one the head
     site: tuple  # the node, its replacement, its parent, and the parent's field and index
 
     @property
@@ -250,6 +261,12 @@ class Mutant:
         """The mutant's name, which does not depend on line numbers."""
         return f"{self.function}: {self.kind}: {self.change}"
 
+    @functools.cached_property
+    def mutated(self) -> str:
+        """The text of the statement in the mutant."""
+        with _replaced(*self.site):
+            return _text(self.site[1] if self.whole is self.site[0] else self.whole)
+
 
 class Source:
     """One source file: its mutants, and the code of the file with one of them in place."""
@@ -258,25 +275,21 @@ class Source:
         self.path, self.file = path, file
         self.tree = ast.parse(text)
         self.mutants: list[Mutant] = []
-        numbers, text_of, dump_of = Counter(), functools.cache(_text), functools.cache(ast.dump)
+        numbers, text_of = Counter(), functools.cache(_text)
         for node, parent, field, statement, place, in_function in _nodes(self.tree):
-            for kind, mutate in OPERATORS.items():
+            for kind, mutate in () if isinstance(node, LEAVES) else OPERATORS.items():
                 for changed in mutate(node):
-                    if dump_of(node) == ast.dump(changed):
+                    before, after = text_of(node), _text(changed)
+                    if before == after and ast.dump(node) == ast.dump(changed):
                         continue  # a @ a with its operands swapped
-                    change = f"{_shortened(text_of(node))} -> {_shortened(_text(changed))}"
+                    change = f"{_shortened(before)} -> {_shortened(after)}"
                     numbers[place, kind, change] += 1
                     if (number := numbers[place, kind, change]) > 1:
                         change += f" ({number})"
                     line = getattr(node, "lineno", None) or node.value.lineno
-                    site = node, changed, parent, *field
-                    original = text_of(statement)
-                    with _replaced(*site):
-                        mutated = _text(changed if statement is node else statement)
+                    texts, site = (statement, text_of(statement)), (node, changed, parent, *field)
                     self.mutants.append(
-                        Mutant(
-                            path, place, kind, change, line, in_function, original, mutated, site
-                        )
+                        Mutant(path, place, kind, change, line, in_function, *texts, site)
                     )
 
     def code(self, mutant: Mutant | None = None) -> CodeType:
@@ -366,7 +379,7 @@ def _nodes(tree: ast.Module):
                 setattr(child, IN_BACKWARD, backward)
                 setattr(child, FUNCTION, inside)
                 setattr(child, STATEMENT, isinstance(node, ast.Expr))
-                if isinstance(child, ast.Call) and ast.unparse(child.func).endswith(".reshape"):
+                if called(child) == "reshape":
                     for size in child.args:
                         if isinstance(size, ast.UnaryOp):
                             setattr(size.operand, IN_RESHAPE, True)

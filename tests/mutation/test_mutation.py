@@ -69,7 +69,7 @@ def plain_items(monkeypatch):
     monkeypatch.setattr(mutation, "failure", failure)
 
 
-def test_verdicts(plain_items):
+def test_verdicts(plain_items, monkeypatch):
     """Of tests that look, that run only, that die, that take all memory."""
 
     def looks():
@@ -85,7 +85,9 @@ def test_verdicts(plain_items):
     def asks():
         bytearray(mutation.MEMORY)
 
-    source = mutation.sources()["paper/softmax.py"]
+    file = mutation.LIBRARY / "paper/softmax.py"
+    source = Source("paper/softmax.py", file.read_text(), file)
+    monkeypatch.setattr(mutation, "sources", lambda: {source.path: source})
     change = "missing term: dweights - dot_last(dweights, weights) -> dweights"
     (mutant,) = [mutant for mutant in source.mutants if mutant.name.endswith(change)]
     functions = mutation.live_functions()[str(source.file)]

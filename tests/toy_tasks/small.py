@@ -76,8 +76,9 @@ def copying(arguments: list[str]) -> int:
 
 
 def program(name: str, *arguments, **options) -> subprocess.Popen:
-    """Start `python -m toy_tasks.NAME` on one core, with the code of this folder."""
-    command = [sys.executable, "-m", f"toy_tasks.{name}", *map(str, arguments)]
+    """Start `python -m toy_tasks.NAME` (or another module) on one core, with this folder's code."""
+    module = name if "." in name else f"toy_tasks.{name}"
+    command = [sys.executable, "-m", module, *map(str, arguments)]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
     return subprocess.Popen(command, env=ENVIRONMENT, **pipes | options)
 

@@ -64,7 +64,7 @@ def curves(axes) -> list[list[list[float]]]:
     return [line.get_xydata().tolist() for line in axes.lines]
 
 
-def test_the_table_of_runs_and_of_their_seeds(succeed):
+def test_the_table_of_runs_and_of_their_seeds(succeed, pixels):
     """The best is that of best.safetensors, whatever comes after it; old runs lack some columns."""
     make("a", heads=1, figures=(0.5, 0.25), best=2)
     make("b", heads=1, figures=(0.0, 0.75), seed=22)

@@ -152,7 +152,7 @@ def test_any_command_line_of_a_task(name):
     main = small.main_of(name)
 
     @given(command_lines(main), st.sampled_from(["utf-8", "ascii"]))
-    @settings(max_examples=40 if name == "copy_task" else 6)
+    @settings(max_examples=30 if name == "copy_task" else 4)
     def check(arguments, encoding):
         with world(), until_it_begins():
             verdict(main, arguments, encoding)

@@ -33,11 +33,10 @@ FILES = {"config.json", "metrics.jsonl", "last.safetensors", "best.safetensors"}
 FILES |= {"result.json"}
 
 
-def test_a_quick_run_of_a_program():
-    process = program("reverse", "--quick", *TINY.split()[:-1])
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, "")
-    assert re.fullmatch(r"exact match \d\.\d{4}", out.splitlines()[-1])
+def test_a_quick_run_of_a_task(succeed, pixels):
+    with small.few_held_out():
+        out = succeed(small.main_of("reverse"), f"--quick {TINY.removesuffix(' --no-plots')}")
+    assert re.fullmatch(r"exact match \d\.\d{4}", out[-1])
     run, pictures = Path("runs/reverse-quick"), {"loss.png", "attention.png"}
     assert {*os.listdir(run)} == FILES | pictures
     for picture in pictures:
@@ -83,7 +82,7 @@ def test_an_error_of_the_machine_is_one_line(refuse):
 
 
 def test_a_full_disk_ends_with_2_and_loses_nothing(call):
-    flags = f"{TINY} --steps 38 --log-every 1 --evaluate-every 35 --out"
+    flags = f"{TINY} --parts 1 --steps 38 --log-every 1 --evaluate-every 35 --out"
     call(copying, f"{flags} straight")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     for name, most in (("last.safetensors", 8000), ("metrics.jsonl", 3500)):

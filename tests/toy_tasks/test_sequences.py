@@ -17,12 +17,18 @@ from toy_tasks.induction import InductionTask
 from toy_tasks.lengths import LengthTask
 from toy_tasks.masked import MaskedTask
 from toy_tasks.recall import RecallTask
+from toy_tasks.text_to_text import sequences
 from toy_tasks.text_to_text.sequences import Rule, SequenceTask
 from toy_tasks.write import WritingTask
 
 WORDS = ["".join(letters) for n in (1, 2, 3, 4) for letters in itertools.product("abcd", repeat=n)]
 HELD_OUT = [word for word in WORDS if is_held_out(word)]
 TRAINED_ON = [word for word in WORDS if not is_held_out(word)]
+
+
+@pytest.fixture(autouse=True)
+def a_third_of_the_sources(monkeypatch):
+    monkeypatch.setattr(sequences, "HELD_OUT_SOURCES", 2000)
 
 
 def task(sources: list[str]) -> SequenceTask:

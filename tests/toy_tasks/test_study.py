@@ -129,6 +129,11 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, re
     refuse(copying, "--resume --out runs/norms", "runs/norms, a run of norms. Use")
 
 
+def test_a_title_of_a_chart_is_no_formula(pixels):
+    draw({"a": [{"total": 1, "seed": 2}]}, Path())
+    assert Path("norms.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_quiet_run_or_study_shows_only_its_result(call):
     for main, flags in ((copying, RUN), (norms, f"{TINY} --seeds 1")):
         for _ in range(2):  # a second program prints its result too

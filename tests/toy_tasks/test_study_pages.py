@@ -250,7 +250,7 @@ def test_a_row_differs_from_the_base_where_no_run_of_it_lies_among_the_base_s():
 
 
 @pytest.mark.parametrize("task", ablation.TASKS)
-def test_the_ablation_is_studied_and_drawn(studied, monkeypatch, task):
+def test_the_ablation_is_studied_and_drawn(studied, monkeypatch, pixels, task):
     pairs = [(f"{word} .", f". {word[::-1]}") for word in ("ab", "bc", "cab", "dab")]
     data = dict.fromkeys(("train", "dev", "val", "test"), pairs)
     subwords = Subwords.train((side for pair in pairs for side in pair), 30)

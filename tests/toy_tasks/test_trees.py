@@ -171,7 +171,7 @@ def test_a_long_line_of_trees_is_read():
     assert [*map(str, read_trees(Path("long.mrg")))] == [tree] * 5000
 
 
-def test_trees_are_drawn():
+def test_trees_are_drawn(pixels):
     for number, text in enumerate((GOLD, "(NN $x_1$)", "(S (NP (NN 中文)) ok)")):
         draw_tree(Path(f"{number}.png"), tree_of(text))
         assert Path(f"{number}.png").read_bytes().startswith(b"\x89PNG")

@@ -81,8 +81,8 @@ def fit(runs: Sequence[Run], joined: bool) -> Law:
     centre, reach = np.log([0.3, 0.3, 0.3 if joined else 1.0]), np.log(12.0)
     for _ in range(ROUNDS):
         steps = np.linspace(-reach, reach, GRID)
-        grid = np.meshgrid(*(centre[:2, None] + steps), centre[2] + steps * joined)
-        exponents = np.unique(np.minimum(np.stack([x.ravel() for x in grid], -1), LARGEST), axis=0)
+        grid = np.meshgrid(*(centre[:2, None] + steps), centre[2] + (steps if joined else [0.0]))
+        exponents = np.minimum(np.stack([x.ravel() for x in grid], axis=-1), LARGEST)
         alpha, beta, gamma = np.exp(exponents).T[:, :, None]
         powers = [(parameters / n) ** -alpha, (symbols / d) ** -beta]
         terms = np.stack(powers if joined else [np.ones_like(powers[0]), *powers], axis=-1)

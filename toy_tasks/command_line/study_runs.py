@@ -82,10 +82,11 @@ def train_side_by_side(
             while waiting and len(running) < jobs and not interrupted:
                 process, outcome = _start(context, study, run := waiting.pop(0))
                 running[process] = run, outcome
-            wait([process.sentinel for process in running], timeout=0.2)
+            ended = wait([process.sentinel for process in running], timeout=0.2)
             if interrupted:
                 break
-            for process in [process for process in running if not process.is_alive()]:
+            for process in [process for process in running if process.sentinel in ended]:
+                process.join()
                 run, outcome = running.pop(process)
                 try:
                     code, problem = outcome.recv()
