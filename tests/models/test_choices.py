@@ -74,8 +74,9 @@ def candidates(field, value) -> list:
 def identity(kind, config, batch) -> Iterator:
     """What tells a model from others: its layers, weights, what it computes and what it writes."""
     model = kind(config, seed=1)
-    yield repr(model)
-    yield [array.tobytes() for array in model.state_dict().values()]
+    nodes = [*model._walk("", {}).values()]
+    yield [(name, type(node)) for name, node in nodes]
+    yield [(p.shape, p.data.tobytes()) for _, p in nodes if isinstance(p, nf.Parameter)]
     flat = nf.pack(model)
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape, np.float32)
     dropout_stream.reseed(0, 1)
@@ -103,6 +104,8 @@ def test_a_setting_changes_the_model_or_is_refused(kind, choice):
                 found = identity(kind, replace(config, **{field.name: value}), batch)
                 changed = any(one != other for one, other in zip(found, before, strict=True))
             except InputError as refused:
+                if "belongs to" in str(refused):
+                    break  # whatever its value is
                 if "a sequence of length" not in str(refused):
                     continue
                 changed = True  # a limit, which the batch exceeds
