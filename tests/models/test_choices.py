@@ -48,6 +48,8 @@ CHOICES = [
     *(dict(normalization=name) for name in NORMALIZATIONS),
     *(dict(positions=name) for name in POSITIONS),
 ]
+# Choices inside a layer, which all models build alike: tried with texts alone.
+INSIDE = {"mixers", "feed_forwards"}
 # What is tried by the type of a rule, in this order; of a choice all names.
 VALUES = {
     bool: (True, False),
@@ -61,6 +63,8 @@ def is_possible(kind, choice) -> bool:
     if not issubclass(kind.Config, nf.TowerConfig):
         return not choice
     mixers = choice.get("mixers", "attention").split(",")
+    if kind in (nf.VisionTransformer, nf.SpeechTransformer) and choice.keys() & INSIDE:
+        return False
     return not kind.Config.both_ways or all(MIXERS[name].looks_ahead for name in mixers)
 
 
