@@ -3,6 +3,7 @@
 import ast
 import inspect
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from numpy.testing import assert_array_equal
@@ -43,10 +44,18 @@ def room_of(parts: tuple[str, ...]) -> str:
     return parts[1]
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below a node that are no expressions."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield child
+            yield from statements(child)
+
+
 def imported(path: Path) -> set[tuple[str, str]]:
     """The rooms that a file imports from, and the modules by which it does."""
     modules = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom):

@@ -174,6 +174,8 @@ def _map_arrays(change: Callable, value: Any) -> Any:
     """Return `value` with `change` applied to each array, also inside tuples, lists and dicts."""
     if isinstance(value, np.ndarray):
         return change(value)
+    if isinstance(value, float | int):
+        return value
     if type(value) in (tuple, list):
         return type(value)([_map_arrays(change, item) for item in value])
     if type(value) is dict:
@@ -197,7 +199,7 @@ def _with_list(function: Callable, count: int) -> Callable:
 
 
 def _run_operation(name: str, function: Callable, operands: tuple, keywords: dict):
-    arguments, keywords = _plain(([*operands], keywords))
+    arguments, keywords = [*map(_plain, operands)], _plain(keywords)
     trace = TracedArray.trace
     if trace is None:
         return function(*arguments, **keywords)

@@ -126,7 +126,8 @@ class Arrays:
         flat = array.reshape(-1)
         with place.path.open("rb") as file:
             file.seek(place.begin)
-            for piece in np.split(flat, range(PIECE, flat.size, PIECE)):
+            for start in range(0, flat.size, PIECE):
+                piece = flat[start : start + PIECE]
                 numbers = np.fromfile(file, DTYPES[place.dtype], piece.size)
                 if place.dtype == "BF16":
                     numbers = (numbers.astype(np.uint32) << 16).view(np.float32)

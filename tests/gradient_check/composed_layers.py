@@ -17,7 +17,7 @@ import numformer as nf
 from numformer.errors import InputError
 from numformer.gradient_check import check
 
-B, T, D, TAPS = 3, 4, 6, 3
+B, T, D, TAPS = 2, 4, 6, 3
 CAUSAL = np.tril(np.ones((T, T), bool))
 
 

@@ -50,8 +50,16 @@ def by_torch(function: str, *arguments) -> Callable[[], dict[str, np.ndarray]]:
 
 
 def differentiate(layer: Layer, inputs: list, reference: str, **settings) -> Solved:
-    """The "output" and the gradients by tensor; `reference` and `settings` as in a Case."""
-    checked = GradientCheck(layer, inputs)
+    """The "output" and the gradients by tensor; `reference` and `settings` as in a Case.
+
+    Skip the rules of a gradient check: test_contract.py applies them to every layer.
+    """
+    rules = dict.fromkeys(("require_same_outputs", "require_stacked_forwards"), lambda check: None)
+    with (
+        mock.patch.multiple("numformer.gradient_check.rules", **rules),
+        mock.patch.object(GradientCheck, "_earlier_check", lambda self: None),
+    ):
+        checked = GradientCheck(layer, inputs)
     inputs = [x.mask() if isinstance(x, Reach) else x for x in checked.inputs]
     inputs = [x.valid if isinstance(x, Places) else x for x in inputs]
     drawn = [*(x for x in inputs if x is not None), *checked.tensors.values(), checked.upstream]
@@ -342,13 +350,7 @@ def rounding(norm: str) -> Solved:
 
 
 def differentiate_layer(case: Case) -> Solved:
-    """Skip the rules of a gradient check: test_contract.py applies them to every layer."""
-    rules = dict.fromkeys(("require_same_outputs", "require_stacked_forwards"), lambda check: None)
-    with (
-        mock.patch.multiple("numformer.gradient_check.rules", **rules),
-        mock.patch.object(GradientCheck, "_earlier_check", lambda self: None),
-    ):
-        return differentiate(*case(), case.reference, **case.settings)
+    return differentiate(*case(), case.reference, **case.settings)
 
 
 SMALL_CASES = {name: partial(differentiate_layer, case) for name, case in CASES.items()}

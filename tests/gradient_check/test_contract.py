@@ -9,7 +9,7 @@ import itertools
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import cupy_stand_in
@@ -64,12 +64,16 @@ def parameter_gradients(layer: Layer) -> list:
     return [parameter.grad.copy() for parameter in layer.named_parameters().values()]
 
 
-def separate(layer: Layer, inputs: list, step: int, dy) -> tuple[tuple, list]:
-    """Gradients of inputs and of parameters from a separate forward and backward."""
-    layer.clear_saved()  # of the forward that told the shape of dy
+def separate(layer: Layer, inputs: list, step: int, dy=None) -> tuple:
+    """Upstream, and the gradients of inputs and of parameters, of a separate forward, backward."""
     layer.zero_grad()
-    forward(layer, inputs, step)
-    return backward(layer, dy), parameter_gradients(layer)
+    output = forward(layer, inputs, step)
+    dy = upstream_for(output, step) if dy is None else dy
+    return dy, backward(layer, dy), parameter_gradients(layer)
+
+
+def arrays_of(values: Iterable) -> list:
+    return [value for value in values if dtype_kind(value)]
 
 
 def other_inputs(inputs: list) -> list:
@@ -80,11 +84,30 @@ def other_inputs(inputs: list) -> list:
 
 def saved_arrays(layer: Layer) -> list:
     records = [record for part in layer.layers_within() for record in part.saved]
-    return [value for record in records for value in record.values() if dtype_kind(value)]
+    return arrays_of(value for record in records for value in record.values())
 
 
 def assert_same(found, expected):
     assert_array_equal(to_host(found), to_host(expected))
+
+
+def assert_all_close(found: Iterable, expected: Iterable):
+    for one, other in zip(found, expected, strict=True):
+        assert_allclose(to_host(one), to_host(other), **TIGHT)
+
+
+def assert_gradients_agree(check: GradientCheck):
+    """With numerical ones. All parameters move at once; if that fails, each moves by itself."""
+    names, tensors, gradients = [*check.tensors], check.tensors, check.gradients
+    if parameters := check.parameters:
+        together = np.concatenate([gradients[name].ravel() for name in parameters])
+        check.tensors = tensors | {"parameters": check._flat.data}
+        check.gradients = gradients | {"parameters": together}
+        if check._compare("parameters", directions=1).passed:
+            names = check.input_names
+        check.tensors, check.gradients = tensors, gradients
+    rows = [check.row(name, directions=1) for name in names]
+    assert not [str(row) for row in rows if not row.passed]
 
 
 def layers_of(cls=Layer) -> list[type[Layer]]:
@@ -151,33 +174,20 @@ def test_every_layer_has_a_case_a_reference_its_equations_and_a_public_name():
 
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_agree_with_numerical_ones(name):
-    """On the host; a test below compares devices with the host.
-
-    All parameters of a composed model move at once; PyTorch checks each of them.
-    """
+    """On the host; a test below compares devices with the host."""
     layer, inputs = CASES[name]()
-    checked = GradientCheck(layer, inputs)
-    names = [*layer.named_parameters()]
-    assert len(checked.tensors) == len(names) + [*map(dtype_kind, inputs)].count("f")
-    if CASES[name].composed and not checked.input_names:
-        gradient = np.concatenate([checked.gradients[name].ravel() for name in names])
-        checked.gradients = {"all": gradient}
-        checked.tensors = {"all": checked._flat.data}
-    for name in checked.tensors:
-        row = checked.row(name, directions=1)
-        assert row.passed, str(row)
+    checked, count = GradientCheck(layer, inputs), len(layer.named_parameters())
+    assert len(checked.tensors) == count + [*map(dtype_kind, inputs)].count("f")
+    assert_gradients_agree(checked)
 
 
-@every_part
-def test_two_forwards_may_precede_two_backwards(name, xp):
+def two_forwards_may_precede_two_backwards(layer, inputs):
     """A single slot for saved values, a shared dropout mask or `=` for `+=` fails here."""
-    layer, first = prepare(name, xp)
-    second = other_inputs(first)
-    dy_first, dy_second = (upstream_for(forward(layer, first), seed) for seed in (1, 2))
-    of_first, parameters_first = separate(layer, first, 1, dy_first)
-    of_second, parameters_second = separate(layer, second, 2, dy_second)
+    second = other_inputs(inputs)
+    dy_first, of_first, parameters_first = separate(layer, inputs, 1)
+    dy_second, of_second, parameters_second = separate(layer, second, 2)
     layer.zero_grad()
-    forward(layer, first, 1)
+    forward(layer, inputs, 1)
     forward(layer, second, 2)
     assert_all_close(backward(layer, dy_second), of_second)
     assert_all_close(backward(layer, dy_first), of_first)
@@ -185,76 +195,46 @@ def test_two_forwards_may_precede_two_backwards(name, xp):
     assert_all_close(parameter_gradients(layer), sums)
 
 
-@every_part
-def test_backward_is_linear_in_the_upstream_gradient(name, xp):
+def backward_is_linear_in_the_upstream_gradient(layer, inputs):
     """Upstream 0 gives exactly 0; 2u - 3v gives 2 times the result of u minus 3 times that of v."""
-    layer, inputs = prepare(name, xp)
-    output = forward(layer, inputs)
-    u, v = upstream_for(output, 1), upstream_for(output, 2)
 
-    def gradients(dy):
-        of_inputs, of_parameters = separate(layer, inputs, 0, dy)
-        return [*of_inputs, *of_parameters]
+    def gradients(dy=None):
+        dy, of_inputs, of_parameters = separate(layer, inputs, 0, dy)
+        return dy, [*of_inputs, *of_parameters]
 
-    assert not any(gradient.any() for gradient in gradients(xp.zeros_like(u)))
-    sums = [2 * a - 3 * b for a, b in zip(gradients(u), gradients(v), strict=True)]
-    assert_all_close(gradients(2 * u - 3 * v), sums)
-
-
-def assert_all_close(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        assert_allclose(to_host(one), to_host(other), **TIGHT)
+    u, of_u = gradients()
+    v = upstream_for(u, 1)
+    (_, of_v), (_, of_0), (_, of_sum) = map(gradients, (v, 0 * u, 2 * u - 3 * v))
+    assert not any(gradient.any() for gradient in of_0)
+    assert_all_close(of_sum, [2 * a - 3 * b for a, b in zip(of_u, of_v, strict=True)])
 
 
-@every_part
-def test_nobody_writes_into_arguments_parameters_or_outputs(name, xp):
-    """Frozen arrays make writing raise; the copies catch writing through an older view.
+def what_backward_returns_shares_memory_with_nothing(layer, inputs):
+    """Its receiver may overwrite it, also before an earlier forward has its backward.
 
-    Arrays of a device cannot be frozen, so there the copies alone catch it.
+    No array that others hold is written into, either: the first of two outputs stays as it was.
     """
-    layer, inputs = prepare(name, xp)
-    copies = freeze([value for value in inputs if dtype_kind(value)])
-    copies += freeze([parameter.data for parameter in layer.named_parameters().values()])
-    copies += freeze([output := forward(layer, inputs)])
-    copies += freeze([dy := upstream_for(output)])
-    backward(layer, dy)
-    for array, copy in copies:
-        assert_same(array, copy)
+    for dropping in True, False:  # a dropout that is off returns dy as it is
+        with mode(training=dropping):
+            outputs = [forward(layer, inputs), forward(layer, inputs)]
+            dy = upstream_for(outputs[0])
+            unchanged = freeze([*outputs, dy])
+            gradients = backward(layer, dy)
+        unchanged()
+        others = [dy, *outputs, *saved_arrays(layer), *arrays_of(inputs)]
+        for parameter in layer.named_parameters().values():
+            others += [parameter.data, parameter.grad]
+        xp = array_module(dy)
+        others = [other for other in others if array_module(other) is xp]  # ids stay on the host
+        for gradient in gradients:
+            assert xp is not np or gradient.flags.writeable
+            assert not any(xp.shares_memory(gradient, other) for other in others)
+        for one, other in itertools.combinations(gradients, 2):
+            assert not xp.shares_memory(one, other)
+        layer.clear_saved()
 
 
-def freeze(arrays) -> list[tuple]:
-    """Make arrays read-only -> each with a copy."""
-    copies = [(array, array.copy()) for array in arrays]
-    for array in arrays:
-        if isinstance(array, np.ndarray):
-            array.flags.writeable = False
-    return copies
-
-
-@pytest.mark.parametrize("dropping", [True, False])  # a dropout that is off returns dy as it is
-@every_part
-def test_what_backward_returns_shares_memory_with_nothing(name, xp, dropping):
-    """Its receiver may overwrite it, also before an earlier forward has its backward."""
-    layer, inputs = prepare(name, xp)
-    with mode(training=dropping):
-        outputs = [forward(layer, inputs), forward(layer, inputs)]
-        dy = upstream_for(outputs[0])
-        gradients = backward(layer, dy)
-    others = [dy, *outputs, *saved_arrays(layer)]
-    others += [value for value in inputs if dtype_kind(value)]
-    for parameter in layer.named_parameters().values():
-        others += [parameter.data, parameter.grad]
-    others = [other for other in others if array_module(other) is xp]  # ids stay on the host
-    for gradient in gradients:
-        assert xp is not np or gradient.flags.writeable
-        assert not any(xp.shares_memory(gradient, other) for other in others)
-    for one, other in itertools.combinations(gradients, 2):
-        assert not xp.shares_memory(one, other)
-
-
-@every_part
-def test_each_forward_serves_one_backward(name, xp):
-    layer, inputs = prepare(name, xp)
+def each_forward_serves_one_backward(layer, inputs):
     dy = upstream_for(forward(layer, inputs))
     # Positions that are not learned need nothing saved: y = x + table.
     saves = not isinstance(layer, NoPositions | SinusoidalPositions)
@@ -268,10 +248,21 @@ def test_each_forward_serves_one_backward(name, xp):
         assert named in {type(part).__name__ for part in layer.layers_within()}
 
 
-@every_part
-def test_inference_saves_nothing_and_drops_nothing(name, xp):
+def no_formula_changes_the_dtype(layer, inputs):
+    """np.sqrt(512) is a float64 scalar that widens float32 arrays; math.sqrt(512) is not."""
+    layer.zero_grad()
+    output = forward(layer, inputs)
+    saved = [value for value in saved_arrays(layer) if dtype_kind(value) == "f"]
+    gradients = backward(layer, upstream_for(output))
+    arrays = [output, *saved, *gradients, *parameter_gradients(layer)]
+    dtypes = {parameter.data.dtype for parameter in layer.named_parameters().values()}
+    dtypes |= {value.dtype for value in arrays_of(inputs) if dtype_kind(value) == "f"}
+    assert {array.dtype for array in arrays} == dtypes
+    assert all(array_module(array).isfinite(array).all() for array in arrays)
+
+
+def inference_saves_nothing_and_drops_nothing(layer, inputs):
     """Dropout that drops or scales in evaluation differs from p_drop 0."""
-    layer, inputs = prepare(name, xp)
     with inference():
         output = forward(layer, inputs)
     assert layer.pending() == 0
@@ -281,17 +272,41 @@ def test_inference_saves_nothing_and_drops_nothing(name, xp):
     assert_same(output, forward(layer, inputs))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @every_part
-def test_no_formula_changes_the_dtype(name, xp, dtype):
-    """np.sqrt(512) is a float64 scalar that widens float32 arrays; math.sqrt(512) is not."""
-    layer, inputs = prepare(name, xp, dtype)
-    output = forward(layer, inputs)
-    saved = [value for value in saved_arrays(layer) if dtype_kind(value) == "f"]
-    gradients = backward(layer, upstream_for(output))
-    arrays = [output, *saved, *gradients, *parameter_gradients(layer)]
-    assert {array.dtype for array in arrays} == {np.dtype(dtype)}
-    assert all(xp.isfinite(array).all() for array in arrays)
+def test_the_rules_of_layers(name, xp):
+    """The traceback ends in the rule that is broken.
+
+    In all of them, nobody writes into arguments or parameters.
+    """
+    no_formula_changes_the_dtype(*prepare(name, xp, np.float32))
+    layer, inputs = prepare(name, xp)
+    held = [parameter.data for parameter in layer.named_parameters().values()]
+    unchanged = freeze([*arrays_of(inputs), *held])
+    no_formula_changes_the_dtype(layer, inputs)
+    each_forward_serves_one_backward(layer, inputs)
+    what_backward_returns_shares_memory_with_nothing(layer, inputs)
+    two_forwards_may_precede_two_backwards(layer, inputs)
+    backward_is_linear_in_the_upstream_gradient(layer, inputs)
+    inference_saves_nothing_and_drops_nothing(layer, inputs)
+    unchanged()
+
+
+def freeze(arrays: list) -> Callable[[], None]:
+    """Frozen arrays make writing raise -> a function that compares them with copies.
+
+    The copies catch writing through an older view. Arrays of a device cannot be frozen, so there
+    the copies alone catch it.
+    """
+    copies = [array.copy() for array in arrays]
+    for array in arrays:
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
+
+    def unchanged():
+        for array, copy in zip(arrays, copies, strict=True):
+            assert_same(array, copy)
+
+    return unchanged
 
 
 @pytest.mark.parametrize("device", ["stand_in", "with_kernels"])

@@ -125,19 +125,24 @@ def assert_alike(found, expected):
         assert_allclose(ours, plain, **TIGHT)
 
 
-@pytest.mark.parametrize("p_drop", [0, 0.3])
 @pytest.mark.parametrize("reach", REACHES)
 @pytest.mark.parametrize("bias", BIASES)
-def test_tiles_equal_the_plain_formula(bias, reach, p_drop, xp):
-    """With the same dropout masks, in groups, and for a pattern of each kind."""
-    for pattern, groups, rows in (
-        (FullPattern(), 4, 3),
-        (Window(window=3), 2, 4),
-        (GlobalWindow(window=2, global_tokens=2), 1, 1),
-        (Strided(stride=3), 4, 2),
-        (Strided(stride=2), 1, 5),
+def test_tiles_equal_the_plain_formula(bias, reach, xp):
+    """With the same dropout masks, in groups, and for a pattern of each kind.
+
+    Dropout is on for every second one, with the next reach for the others.
+    """
+    for number, (pattern, groups, rows) in enumerate(
+        (
+            (FullPattern(), 4, 3),
+            (Window(window=3), 2, 4),
+            (GlobalWindow(window=2, global_tokens=2), 1, 1),
+            (Strided(stride=3), 4, 2),
+            (Strided(stride=2), 1, 5),
+        ),
+        start=[*REACHES].index(reach),
     ):
-        settings = dict(pattern=pattern, groups=groups, p_drop=p_drop)
+        settings = dict(pattern=pattern, groups=groups, p_drop=0.3 * (number % 2))
         plain, ours = (
             run_attention(REACHES[reach](xp), xp, way, bias=BIASES[bias](), rows=rows, **settings)
             for way in (False, True)
@@ -418,7 +423,7 @@ def test_steps_after_a_long_prefix_equal_the_whole_sequence(rng):
 
 
 def test_memory_grows_with_the_length(rng):
-    """Not with its square. At 2,048 it is less than a quarter of the plain formula's."""
+    """Not with its square. At 1,024 it is less than a quarter of the plain formula's."""
 
     def peak(layer, length, *reach):
         x = rng.standard_normal((3, 1, 1, length, 8)).astype(np.float32)
@@ -429,11 +434,11 @@ def test_memory_grows_with_the_length(rng):
         finally:
             tracemalloc.stop()
 
-    plain = peak(ScaledDotProductAttention(), 2048)
+    plain = peak(ScaledDotProductAttention(), 1024)
     for bias in (None, RelativePositions(1)):
         ours = TiledAttention(bias=bias)
         peaks = [
-            peak(ours, n, Reach(Places.without_padding(1, n), causal=True)) for n in (2048, 4096)
+            peak(ours, n, Reach(Places.without_padding(1, n), causal=True)) for n in (1024, 2048)
         ]
         assert peaks[1] < 2.2 * peaks[0]
         assert peaks[0] < plain / 4 or bias

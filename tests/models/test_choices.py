@@ -48,6 +48,8 @@ CHOICES = [
     *(dict(normalization=name) for name in NORMALIZATIONS),
     *(dict(positions=name) for name in POSITIONS),
 ]
+# Choices inside a layer, which all models build alike: tried with texts alone.
+INSIDE = {"mixers", "feed_forwards"}
 # What is tried by the type of a rule, in this order; of a choice all names.
 VALUES = {
     bool: (True, False),
@@ -61,6 +63,8 @@ def is_possible(kind, choice) -> bool:
     if not issubclass(kind.Config, nf.TowerConfig):
         return not choice
     mixers = choice.get("mixers", "attention").split(",")
+    if kind in (nf.VisionTransformer, nf.SpeechTransformer) and choice.keys() & INSIDE:
+        return False
     return not kind.Config.both_ways or all(MIXERS[name].looks_ahead for name in mixers)
 
 
@@ -74,8 +78,9 @@ def candidates(field, value) -> list:
 def identity(kind, config, batch) -> Iterator:
     """What tells a model from others: its layers, weights, what it computes and what it writes."""
     model = kind(config, seed=1)
-    yield repr(model)
-    yield [array.tobytes() for array in model.state_dict().values()]
+    nodes = [*model._walk("", {}).values()]
+    yield [(name, type(node)) for name, node in nodes]
+    yield [(p.shape, p.data.tobytes()) for _, p in nodes if isinstance(p, nf.Parameter)]
     flat = nf.pack(model)
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape, np.float32)
     dropout_stream.reseed(0, 1)
@@ -103,6 +108,8 @@ def test_a_setting_changes_the_model_or_is_refused(kind, choice):
                 found = identity(kind, replace(config, **{field.name: value}), batch)
                 changed = any(one != other for one, other in zip(found, before, strict=True))
             except InputError as refused:
+                if "belongs to" in str(refused):
+                    break  # whatever its value is
                 if "a sequence of length" not in str(refused):
                     continue
                 changed = True  # a limit, which the batch exceeds

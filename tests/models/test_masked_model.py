@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import numformer as nf
-from numformer.gradient_check import check
+from numformer.gradient_check import GradientCheck
+from tests.gradient_check.test_contract import assert_gradients_agree
 
 IDS = np.array([[4, 5, 6, 7, 8], [9, 6, 4, 0, 0], [5, 5, 7, 9, 0]])
 SEGMENTS = np.array([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0], [0, 0, 0, 1, 0]])
@@ -53,9 +54,9 @@ NARROW_OR_NOT += [dict(embedding_size=5, segments=None, embedding_norm=False)]
 @pytest.mark.parametrize("layer", [Relating, Segmented])
 @pytest.mark.parametrize("changes", NARROW_OR_NOT)
 def test_gradients_of_what_bert_has_besides(layer, changes):
-    rows = [*check(layer(bert(**changes)), [IDS, None if "segments" in changes else SEGMENTS])]
-    assert rows and all(row.passed for row in rows)
-    names = " ".join(row.name for row in rows)
+    inputs = [IDS, None if "segments" in changes else SEGMENTS]
+    assert_gradients_agree(checked := GradientCheck(layer(bert(**changes)), inputs))
+    names = " ".join(checked.tensors)
     assert ("segments" in names) != ("segments" in changes)
     assert ("projection" in names) == ("embedding_size" in changes)
     assert ("input.norm" in names) == changes.get("embedding_norm", True)

@@ -224,7 +224,8 @@ def test_several_positions_may_follow_what_is_remembered(kind, form):
 
 @every_model()
 def test_the_seed_determines_the_first_weights(kind, form):
-    weights = [nf.pack(kind(small(kind, **form).config, *seed)).data for seed in ((), (0,), (3,))]
+    config = kind.Config(**(SIZES[kind] | form))
+    weights = [nf.pack(kind(config, *seed)).data for seed in ((), (0,), (3,))]
     assert_array_equal(weights[0], weights[1])
     assert (weights[0] != weights[2]).any()
 
@@ -246,7 +247,7 @@ def test_the_least_parameters_of_an_untied_language_model():
 
 @every_model()
 def test_a_saved_model_is_one_again(kind, form, empty_folder):
-    for dtype in (np.float64, np.float32):
+    for dtype in (np.float32,) if form else (np.float64, np.float32):
         model, path = small(kind, **form), Path("model.safetensors")
         nf.pack(model, dtype)
         nf.save_model(path, model, task={"symbols": "abc"})

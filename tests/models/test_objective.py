@@ -16,6 +16,7 @@ from numformer.later.auxiliary import (
 )
 from numformer.optimization.optimizers import Adam
 from numformer.randomness import dropout_stream
+from tests.gradient_check.test_contract import assert_gradients_agree
 
 V = 11
 SIZES = dict(d_model=8, d_ff=12, heads=2, layers=2)
@@ -77,7 +78,7 @@ def test_auxiliary_losses_count_forward_and_backward(squares, changes):
     """Of every layer, those that are computed again included, and as often in an evaluation."""
     model = nf.Transformer(nf.Config.base(V, p_drop=0.0, **squares, **changes))
     objective = model.objective(0.1)
-    assert worst(objective, BATCH) < 1e-7
+    assert_gradients_agree(GradientCheck(objective, BATCH))
     squared = sum(
         (record["x"] ** 2).sum()
         for layer in forwarded(model)
@@ -103,12 +104,12 @@ def forwarded(model) -> list[nf.Layer]:
 def test_one_layer_at_several_places_counts_at_each(squares, monkeypatch):
     monkeypatch.setattr(OfSquares, "shared", Squares(8, 12, np.random.default_rng(0)))
     model = nf.Transformer(nf.Config.base(V, p_drop=0.0, **squares))
-    assert worst(model.objective(), BATCH) < 1e-7
+    assert_gradients_agree(GradientCheck(model.objective(), BATCH))
 
 
 def test_of_two_predictions_the_mean_counts(squares):
     model = nf.Transformer(nf.Config.base(V, p_drop=0.3, **squares))
-    assert worst(model.objective(0.1, r_drop=2.0), BATCH) < 1e-7
+    assert_gradients_agree(GradientCheck(model.objective(0.1, r_drop=2.0), BATCH))
 
 
 def test_a_layer_by_itself_is_checked_with_its_auxiliary_loss(monkeypatch):

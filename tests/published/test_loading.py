@@ -43,7 +43,7 @@ def test_arrays_that_our_model_does_not_need_are_left_out(kind, tmp_path, compla
     expected, ignored = example.model.state_dict(), IGNORED.get(kind, [])
     first = table.rows[0][0].partition(".")[0]
     assert table.optional == (f"{first}." if first in MODEL_NAMES else "")
-    for form in ("", table.optional):
+    for form in {"", table.optional}:
         folder = change(example.save(tmp_path), added=dict.fromkeys(ignored, array))
         path = folder / "model.safetensors"
         save_file({n.removeprefix(form): values for n, values in load_file(path).items()}, path)
