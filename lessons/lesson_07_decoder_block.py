@@ -540,7 +540,7 @@ def three_ways_to_hide():
             "lesson_07_losses",
             curves,
             "Loss against step on a logarithmic scale. With the mask it falls to the dotted line "
-            "of the lowest possible loss. The other two fall below a fortieth of that.",
+            "of the lowest possible loss. The other two fall below a twentieth of that.",
             f"**Too good to be true.** The dotted line, {floor(KNOWN):.3f}, is the lowest mean "
             f"loss possible without peeking. For the new sentences it is {floor(NEW):.3f}.",
         ),

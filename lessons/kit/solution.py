@@ -70,7 +70,8 @@ class Solution:
         self.parameters = [*inspect.signature(function).parameters]
         *self.statements, last = statements(function)
         self.results = re.findall(r"\w+", ast.unparse(last))[1:]
-        self.steps = [renamed({}), *map(compiled, self.statements), renamed({})]
+        lines = map(compiled, map(ast.unparse, self.statements))
+        self.steps = [renamed({}), *lines, renamed({})]
         self.values = self.run(arguments)
         self.lines: list[tuple[int, ast.Assign]] = []
         what, earlier = {name: name for name in self.parameters}, {}
@@ -112,8 +113,8 @@ class Solution:
                         value = replaced(form, node, parsed(new))
                         whole = replaced(self.statements[index - 1], line.value, value)
                         words = sentence, line.it, *(hint or [line.hint])
-                        origin = operator.__name__, ast.unparse(whole)
-                        yield Variation(index, compiled(whole), *words, *origin)
+                        text = ast.unparse(whole)
+                        yield Variation(index, compiled(text), *words, operator.__name__, text)
 
     def _late(self) -> Iterator[Variation]:
         """With a factor left out of a line, and multiplied into a result at the end instead."""
@@ -202,9 +203,8 @@ def replaced(tree, node: ast.AST, new: ast.AST):
     return ast.copy_location(type(tree)(**parts), tree)
 
 
-def compiled(statement: ast.stmt) -> Callable[[dict], None]:
-    module = ast.fix_missing_locations(ast.Module([statement], []))
-    return functools.partial(exec, compile(module, "<a line of a solution>", "exec"))
+def compiled(statement: str) -> Callable[[dict], None]:
+    return functools.partial(exec, compile(statement, "<a line of a solution>", "exec"))
 
 
 def renamed(new: dict[str, str]) -> Callable[[dict], None]:
@@ -224,6 +224,7 @@ def statements(function: Callable) -> list[ast.stmt]:
             subject, _, node.hint = note.partition(". ")
             node.it = subject[:1].lower() + subject[1:].removesuffix(".")
             node.name = names(node.targets[0])[0]  # dx in `dx[t] = ...`
+            node.used = {*names(node.value)}
             return node
 
         def visit_AugAssign(self, node):  # a += b as a = a + b
@@ -257,6 +258,7 @@ class Known:
         self.along = {
             name: rng.standard_normal(x.shape) / np.linalg.norm(x) for name, x in self.right.items()
         }
+        self.of_right = self.marks(self.right)
 
     def _results(self, *changes: Variation) -> dict:
         values = self.solution.run(self.arguments, *changes)
@@ -264,8 +266,7 @@ class Known:
 
     def marks(self, results: dict) -> dict[str, float]:
         """A number for each result; equal numbers mean equal results, but for rounding."""
-        along = self.along.items()
-        return {name: round(float((x * results[name]).sum()), 8) for name, x in along}
+        return {name: round(float(np.vdot(x, results[name])), 8) for name, x in self.along.items()}
 
     def _wrong(self, *changes: Variation) -> dict | None:
         """The marks of a wrong version; None where it is right or cannot be compared."""
@@ -279,7 +280,7 @@ class Known:
             return None
         # Zeros or NaN can come from any mistake, so they do not tell which one.
         telling = all(mark and np.isfinite(mark) for mark in marks.values())
-        return marks if telling and marks != self.marks(self.right) else None
+        return marks if telling and marks != self.of_right else None
 
     @functools.cached_property
     def single(self) -> list[tuple[dict, str, Variation]]:
@@ -316,9 +317,9 @@ class Known:
 
     def _pairs(self, wrong: list[str], left: set[str]) -> Iterator[tuple[dict, str, None]]:
         """Two mistakes at once; each changes some of what is `left`, and only wrong results."""
-        right, changing = self.marks(self.right), []
+        changing = []
         for marks, words, variation in self.single:
-            changed = {name for name in marks if marks[name] != right[name]}
+            changed = {name for name in marks if marks[name] != self.of_right[name]}
             if changed & left and changed <= {*wrong}:
                 changing.append((variation, words))
         for (first, why), (second, also) in itertools.combinations(changing, 2):
@@ -329,11 +330,12 @@ class Known:
 def _fewest(given: dict, wrong: list[str], outcomes: Iterable) -> dict[tuple[str, ...], str]:
     """The fewest mistakes that explain most of the wrong results; among equals the first."""
     fits, causes, left = [], {}, {*wrong}
+    right = {(name, mark) for name, mark in given.items() if name not in left}
     for marks, words, _ in outcomes:
-        same = {name for name in given if given[name] == marks[name]}
-        if given.keys() - same <= {*wrong}:
-            fits.append((same & {*wrong}, words))
-        if same == given.keys():
+        same = given.items() & marks.items()
+        if right <= same:
+            fits.append(({name for name, _ in same - right}, words))
+        if len(same) == len(given):
             break
     while fits and (best := max(fits, key=lambda fit: len(fit[0] & left)))[0] & left:
         causes.setdefault(best[1], set()).update(best[0] & left)

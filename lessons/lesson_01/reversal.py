@@ -57,7 +57,8 @@ def unseen(length: int) -> list[str]:
 
 
 def random_source(rng: np.random.Generator) -> str:
-    return "".join(rng.choice([*LETTERS], rng.integers(1, LONGEST + 1)))
+    letters = rng.integers(len(LETTERS), size=rng.integers(1, LONGEST + 1)).tolist()
+    return "".join(map(LETTERS.__getitem__, letters))
 
 
 def backwards(source: str) -> str:
@@ -83,7 +84,7 @@ def trained(kind: str) -> Trained:
         objective, parameters = model.objective(label_smoothing=0.0), pack(model)
         adam = Adam(parameters)
         for step in range(steps):
-            objective.zero_grad()
+            parameters.zero_grad()
             objective.forward(*task.batch(step).inputs)
             objective.backward()
             clip_global_norm(parameters.grad, 1.0)

@@ -58,8 +58,8 @@ ATTENTIONS = {
 
 
 def random_word(rng: np.random.Generator) -> str:
-    letters = rng.integers(26, size=rng.integers(3, 9))
-    return "".join(string.ascii_lowercase[letter] for letter in letters)
+    letters = rng.integers(26, size=rng.integers(3, 9)).tolist()
+    return "".join(map(string.ascii_lowercase.__getitem__, letters))
 
 
 def backwards(word: str) -> str:

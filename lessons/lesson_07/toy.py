@@ -27,7 +27,7 @@ VERBS = dict(dort="sleeping", mange="eating", court="running", saute="jumping", 
 ONE_WORD = NOUNS | ADJECTIVES | VERBS
 ENGLISH = [*itertools.chain(*DETERMINERS.values()), "is", *ONE_WORD.values()]
 WORDS = Vocabulary([*DETERMINERS, *ONE_WORD, *ENGLISH], " ")
-STEPS, SENTENCES, RATE = 300, 32, 0.003  # each step draws other sentences
+STEPS, SENTENCES, RATE = 200, 32, 0.005  # each step draws other sentences
 SEEDS = 2, 3
 
 
@@ -62,7 +62,8 @@ def ids_of(sentence: str) -> list[int]:
 
 def batch(french: list[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Sentences, each with one translation: source ids, ids that are read, ids to be said."""
-    english = [ids_of(rng.choice(translations(each))) for each in french]
+    right = map(translations, french)
+    english = [ids_of(each[rng.integers(len(each))]) for each in right]
     return PairBatch.of(zip(map(ids_of, french), english, strict=True)).inputs
 
 
@@ -115,9 +116,10 @@ def trained(kind: type[Transformer], seed: int) -> Trained:
     model, losses = kind(kind.Config.base(len(WORDS), **sizes), seed), []
     rng = np.random.default_rng(seed)
     with threadpool_limits(1, "blas"):
-        objective, adam = model.objective(), Adam(pack(model))
+        objective, vectors = model.objective(), pack(model)
+        adam = Adam(vectors)
         for step in range(1, STEPS + 1):
-            objective.zero_grad()
+            vectors.zero_grad()
             losses.append(float(objective.forward(*batch(rng.choice(KNOWN, SENTENCES), rng))))
             objective.backward()
             adam.step(RATE * min(1, step / 50))

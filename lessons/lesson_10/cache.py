@@ -137,23 +137,22 @@ MEASURED = "a language model of 4 layers, 128 wide, 8 texts at a time"
 
 @functools.cache
 def speed() -> dict[int, tuple[float, float]]:
-    """For each length: the processor time to write so many symbols with the cache, and without."""
+    """For each length: the processor time to write so many symbols with the cache, and without.
+
+    Without, a step of each of these lengths is measured; the steps between lie on a line.
+    """
     config = LanguageModel.Config(vocabulary=1000, d_model=128, d_ff=256, heads=4, layers=4)
     model, ids = LanguageModel(config, 0), np.random.default_rng(0).integers(4, 1000, (8, 256))
-    cumulated: dict[str, list[float]] = {"kept": [], "again": []}
+
+    def seconds(function, *arguments) -> float:
+        begun = time.process_time()
+        function(*arguments)
+        return time.process_time() - begun
+
+    steps, measured = range(1, max(LENGTHS) + 1), (1, *LENGTHS)
     with threadpool_limits(1, "blas"), inference():
-        state, total = model.start(ids[:, :1], max(LENGTHS)), 0.0
-        for at in range(max(LENGTHS)):
-            begun = time.process_time()
-            model.step(ids[:, at], state)
-            total += time.process_time() - begun
-            cumulated["kept"].append(total)
-        total = 0.0
-        for at in range(max(LENGTHS)):
-            if at % 4 == 0:  # measured at every fourth step, and taken for four
-                begun = time.process_time()
-                model.forward(ids[:, : at + 1])
-                once = time.process_time() - begun
-            total += once
-            cumulated["again"].append(total)
-    return {n: tuple(cumulated[kind][n - 1] for kind in ("kept", "again")) for n in LENGTHS}
+        state = model.start(ids[:, :1], max(LENGTHS))
+        kept = np.cumsum([seconds(model.step, ids[:, at - 1], state) for at in steps])
+        whole = [min(seconds(model.forward, ids[:, :n]) for _ in range(3)) for n in measured]
+        again = np.cumsum(np.interp(steps, measured, whole))
+    return {n: (float(kept[n - 1]), float(again[n - 1])) for n in LENGTHS}

@@ -473,7 +473,7 @@ WRONG = {
             ("dn * (1 - n**2)", "dn * (n - n**2)", "But n came out of a tanh"),
             ("dgate = dnew *", "dgate = dnew * f *", "gradient of the gate by the gate itself"),
             ("dnew * (1 - f) + dkept", "dkept", "a part is missing"),
-            ("dn = dnew * f", "dn = dnew * f**3", "wrong da: 33 of 33 entries"),
+            ("dkept * f + da", "dkept * f**3 + da", "wrong dh: 33 of 33 entries"),
         ],
         "dropped_backward": [
             ("dy + dproduct @", "dproduct @", "a part is missing"),

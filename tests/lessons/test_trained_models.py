@@ -11,13 +11,17 @@ from lessons.lesson_10 import measured as lesson_10
 from lessons.lesson_11 import measured as lesson_11
 from lessons.lesson_12 import measured as lesson_12
 from numformer.errors import InputError
+from toy_tasks import pairs
+from toy_tasks.data.dates import dates
 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """An empty cache, and one small model to train into it."""
     monkeypatch.setattr(models, "CACHE", tmp_path / "cache")
-    small = models.TaskRun("pairs", "--demo dates --quick --no-plots", 0.1)
+    monkeypatch.setitem(pairs.DEMOS, "dates", (lambda: dates(400), 0.99))
+    flags = "--demo dates --quick --no-plots --parts 1 --d-model 8 --d-ff 8 --heads 1 --layers 1"
+    small = models.TaskRun("pairs", flags, 0.1)
     monkeypatch.setattr(models, "MODELS", {"small": small})
     monkeypatch.setattr(train, "reuse_freed_memory", lambda: None)
     models.model.cache_clear()

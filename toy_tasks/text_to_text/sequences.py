@@ -37,7 +37,8 @@ DEFAULTS = dict(
 )
 
 
-HELD_OUT_SOURCES = 6000  # how many a task draws; most are distinct
+DEVELOPMENT, TEST = 512, 2048  # distinct sources that are held out
+HELD_OUT_SOURCES = 6000  # the most that a task draws for them
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ def digits(longest: int) -> Callable[[np.random.Generator], str]:
     """A function that draws 1 to `longest` random digits."""
 
     def draw(rng: np.random.Generator) -> str:
-        return "".join(map(str, rng.integers(10, size=rng.integers(1, longest + 1))))
+        return "".join(map(str, rng.integers(10, size=rng.integers(1, longest + 1)).tolist()))
 
     return draw
 
@@ -69,7 +70,9 @@ class SequenceTask(TransductionTask):
         self.rule, self.batch_size, self.seed = rule, batch_size, seed
         rng = np.random.default_rng(seed_sequence(seed, "held out"))
         sources = islice(self._sources(rng, held_out=True), HELD_OUT_SOURCES)
-        distinct = list(dict.fromkeys(sources))
+        distinct: dict[str, None] = {}
+        while len(distinct) < DEVELOPMENT + TEST and (source := next(sources, None)) is not None:
+            distinct[source] = None
         if len(distinct) < 2 or next(self._sources(rng, held_out=False), None) is None:
             raise InputError(
                 "a task has sources to train on, and at least two that are held out",
@@ -77,12 +80,12 @@ class SequenceTask(TransductionTask):
                 "Let the rule draw from more sources.",
             )
         examples = [(source, (rule.make_target(source),)) for source in distinct]
-        half = min(512, len(examples) // 2)
+        half = min(DEVELOPMENT, len(examples) // 2)
         vocabulary, longest = Vocabulary(rule.symbols), max(map(len, distinct))
         self.longest_target = max(len(target) for _, (target,) in examples)
         self.longest = 1 + max(longest, self.longest_target)
         text = Transduction(vocabulary, vocabulary, 2 * self.longest_target, longest)
-        super().__init__(text, examples[:half], examples[half : half + 2048])
+        super().__init__(text, examples[:half], examples[half:])
 
     def _sources(self, rng: np.random.Generator, held_out: bool) -> Iterator[str]:
         """Random sources, all held out or all for training; ends after 1,000 misses in a row."""
