@@ -119,7 +119,7 @@ def evaluate(
     found["loss"] = Measure.ratio(-log_p, counts)
     targets = [*map(pipeline.join, right)]
     if pipeline.has_right_answers:
-        columns = map(pipeline.input_vocabulary.join, texts), targets, map(pipeline.join, answers)
+        columns = map(pipeline.join_source, texts), targets, map(pipeline.join, answers)
         predictions = [Prediction(*row) for row in zip(*columns, log_p.tolist(), strict=True)]
     else:
         bits = -log_p / math.log(2)
@@ -159,10 +159,10 @@ def warn_of_unseen(
     """Warn how many examples have symbols that training never saw, and name some symbols."""
     unknown, unseen, count = pipeline.input_vocabulary.unknown, Counter[str](), 0
     for text, answers in zip(texts, choices, strict=True):
-        pairs = [*zip(text, pipeline.input_vocabulary.encode(text), strict=True)]
+        here = {*pipeline.unseen(text)}
         for answer in answers:
-            pairs += zip(answer, pipeline.encode(answer), strict=True)
-        here = {symbol for symbol, number in pairs if number == unknown}
+            pairs = zip(answer, pipeline.encode(answer), strict=True)
+            here.update(symbol for symbol, number in pairs if number == unknown)
         unseen.update(here)
         count += bool(here)
     if count:

@@ -82,8 +82,11 @@ class Listening(TextPipeline):
         silence = max(0, self.frames * HOP - len(samples))
         return list(log_mel(np.pad(samples, (0, silence)), self.bands))
 
-    def notes(self, symbols: Symbols) -> list[str]:
+    def unseen(self, symbols: Symbols) -> list[str]:
         return []
+
+    def join_source(self, symbols: Symbols) -> str:
+        return f"{len(symbols)} frames"
 
     def write(
         self,

@@ -72,11 +72,20 @@ class TextPipeline(ABC):
             )
         return symbols
 
+    def unseen(self, symbols: Symbols) -> list[str]:
+        """The symbols of a text that training never saw."""
+        vocabulary = self.input_vocabulary
+        distinct = dict.fromkeys(symbols)
+        return [s for s in distinct if vocabulary.encode([s]) == [vocabulary.unknown]]
+
     def notes(self, symbols: Symbols) -> list[str]:
         """Reasons not to trust the answer to a text, such as symbols that training never saw."""
-        vocabulary = self.input_vocabulary
-        unseen = dict.fromkeys(s for s in symbols if vocabulary.encode([s]) == [vocabulary.unknown])
+        unseen = self.unseen(symbols)
         return [f"training never saw {' '.join(map(repr, unseen))}"] if unseen else []
+
+    def join_source(self, symbols: Symbols) -> str:
+        """Return the text of symbols that the model read."""
+        return self.input_vocabulary.join(symbols)
 
     @abstractmethod
     def write(

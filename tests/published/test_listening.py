@@ -298,6 +298,10 @@ def test_log_p_is_that_of_the_symbols_after_the_prompt(listener, sounds):
     answers = ["w7 w8", "w9"] * 5
     pairs = [*zip([*sounds[:2]] * 5, answers, strict=True)]
     log_p = listener.score(pairs)
+    evaluation = listener.evaluate(pairs)
+    assert evaluation["loss"] == pytest.approx(-sum(log_p) / (5 * 3 + 5 * 2))
+    assert [p.source for p in evaluation.predictions] == [sound for sound, _ in pairs]
+    assert {p.answer for p in evaluation.predictions} == {*listener(sounds[:2])}
     symbols = [text.symbols(sounds[0])], [text.answer_symbols("w7 w8")]
     for values, expected in zip(text.score(model, *symbols), (log_p[0], 3), strict=True):
         assert values.shape == (1,) and values[0] == pytest.approx(expected)
