@@ -30,7 +30,7 @@ def batch(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 def main(arguments: list[str] | None = None) -> float:
     """Train, print the loss now and then, and return the share of new sequences that are right."""
     parser = argparse.ArgumentParser(prog="python -m toy_tasks.from_paper", description=__doc__)
-    parser.add_argument("--steps", type=int, default=1000, help="training steps")
+    parser.add_argument("--steps", type=int, default=1500, help="training steps")
     steps = parser.parse_args(arguments).steps
     rng = np.random.default_rng(1)
     config = Config.base(len(SPECIAL) + DIGITS, d_model=64, d_ff=256, heads=4, layers=2)
