@@ -311,7 +311,7 @@ def main(arguments: list[str] | None = None) -> int:
     report, layers, models = Report(), list(CASES), [case.name for case in MODELS]
     flags, sequences = [], 200
     if options.quick:
-        layers, models, sequences = layers[::9], models[::9], 20
+        layers, models, sequences = layers[::20], models[::40], 20
         flags = "--quick --steps 3 --d-model 8 --layers 1 --no-plots".split()
     report.figures |= machine_of(xp)  # before the checks: a GPU that fails may stop answering
     try:

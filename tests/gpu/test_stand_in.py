@@ -169,8 +169,10 @@ def test_a_step_waits_for_nothing_and_metrics_and_checkpoints_for_little(
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("what", ["log", "evaluate", "save"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("what", "optimizer"),
+    [("log", "adam"), ("evaluate", "adam"), *(("save", name) for name in OPTIMIZERS)],
+)
 @pytest.mark.parametrize("device", ["stand_in", "with_kernels"])
 def test_broken_numbers_move_no_weight_before_they_are_seen(
     tmp_path, monkeypatch, what, optimizer, device, request
@@ -180,27 +182,27 @@ def test_broken_numbers_move_no_weight_before_they_are_seen(
 
     def broken_loss(self, *inputs):
         loss = forward(self, *inputs)
-        return loss * np.inf if what == "log" and broken.step == 2 else loss
+        return loss * np.inf if what == "log" and broken.step == 1 else loss
 
     def broken_gradient(self, dlogits):
         backward(self, dlogits)
-        if what != "log" and broken.step == 2:
+        if what != "log" and broken.step == 1:
             self.output.weight.grad[3, 1] = np.nan
 
     monkeypatch.setattr(CrossEntropy, "forward", broken_loss)
     monkeypatch.setattr(Transformer, "backward", broken_gradient)
     xp = request.getfixturevalue(device)
     broken = trainer(tmp_path, xp, clip_norm=1.0, optimizer=optimizer)
-    advance(broken, 2)
+    advance(broken, 1)
     before = broken.model.state_dict()
     with synchronisations() as waits:
-        advance(broken, 3)
+        advance(broken, 2)
     assert not waits
-    with pytest.raises(BrokenNumbers, match=r"^step 3: loss .*, gradient norm "):
+    with pytest.raises(BrokenNumbers, match=r"^step 2: loss .*, gradient norm "):
         getattr(broken, what)()
     for name, array in broken.model.state_dict().items():
         assert_array_equal(array, before[name], err_msg=name)
-    assert broken.step == 2 and not list(tmp_path.iterdir())
+    assert broken.step == 1 and not list(tmp_path.iterdir())
 
 
 def test_kernels_multiply_numbers_of_eleven_bits_and_sum_in_float32(with_kernels, rng):

@@ -36,9 +36,11 @@ CLOSE = dict(rtol=1e-3, atol=1e-4)
 
 @functools.cache
 def drawn(*how) -> SequenceTask:
-    """A task whose sequences are drawn once, with few of them to test."""
+    """A task whose sequences are drawn once, with few of them to write."""
     task = SequenceTask(*how)
     task.test = task.test[:9]
+    sources = [source for source, _ in task.test]
+    task.evaluate = lambda model: task.measure(task.write(model, sources, beam=1), task.test)
     return task
 
 

@@ -97,6 +97,20 @@ def straight(tmp_path_factory):
     return folder, model, best
 
 
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory):
+    """Such a run of averaged weights."""
+    run(folder := tmp_path_factory.mktemp("runs"), steps=14, task=Copying(MEASURES), average=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory):
+    """A run of 14 steps that logs each; its measure grows with the step."""
+    run(folder := tmp_path_factory.mktemp("runs"), 14, task=Copying([0.0, 2.0, 3.0]), log_every=1)
+    return folder
+
+
 @pytest.mark.parametrize("steps", [(1,), (7,), (10,), (4, 11)], ids=str)
 def test_a_run_resumed_after_ctrl_c_is_the_straight_run(tmp_path, straight, steps):
     """Dropout, Adam, the schedule, data and the loss of a half-full line go on where they were."""
@@ -125,10 +139,11 @@ def test_a_run_resumed_after_a_kill_repeats_what_was_not_saved(tmp_path, straigh
 @pytest.mark.parametrize("name", ["last.safetensors", "best.safetensors"])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("number", "average"), [(2, 1), (1, 2)])
-def test_a_run_that_is_killed_around_a_write_goes_on(tmp_path, name, after, number, average):
+def test_a_run_that_is_killed_around_a_write_goes_on(
+    tmp_path, name, after, number, average, straight, averaged
+):
     """Where best.safetensors is still to be written, from last.safetensors alone."""
     how, replace, seen = dict(steps=14, average=average), os.replace, []
-    run(tmp_path / "straight", task=Copying(MEASURES), **how)
     folder = tmp_path / "killed"
 
     def killed(source, target):
@@ -145,7 +160,7 @@ def test_a_run_that_is_killed_around_a_write_goes_on(tmp_path, name, after, numb
     (folder / f"{name}{PARTIAL}").write_bytes(b"half")
     done = last(folder)[1]["step"] // 5 if (folder / "last.safetensors").exists() else 0
     run(folder, task=Copying(MEASURES[done:]), resume=True, **how)
-    assert_same_run(folder, tmp_path / "straight")
+    assert_same_run(folder, straight[0] if average == 1 else averaged)
 
 
 @pytest.fixture(scope="module")
@@ -264,20 +279,21 @@ def test_resuming_with_another_config_or_seed_is_refused(tmp_path, complaint):
 @pytest.mark.parametrize(
     ("steps", "stopped", "extra"), [(8, None, [(8, True)]), (8, 6, []), (20, 6, []), (10, None, [])]
 )
-def test_a_run_with_another_end_is_the_one_that_had_it_before(tmp_path, steps, stopped, extra):
+def test_a_run_with_another_end_is_the_one_that_had_it_before(
+    tmp_path, steps, stopped, extra, logged
+):
     """Weights, losses, rates and evaluations; the old end adds an evaluation, where there was one.
 
     The measure grows with the step, so the best is that of the new end.
     """
     grows = {8: 1.0, 10: 2.0, 14: 3.0}
-    how, straight, folder = dict(log_every=1, parts=2), tmp_path / "straight", tmp_path / "run"
-    run(straight, 14, task=Copying([0.0, 2.0, 3.0]), **how)
+    how, folder = dict(log_every=1), tmp_path / "run"
     if stopped:
         interrupt(folder, stopped, [0.0], steps=steps, **how)
     else:
         run(folder, steps, task=Copying([0.0, grows[steps]]), **how)
     run(folder, 14, task=Copying([3.0] if steps == 10 else [2.0, 3.0]), resume=True, **how)
-    found, expected = without_seconds(folder), without_seconds(straight)
+    found, expected = without_seconds(folder), without_seconds(logged)
     lines, others = found.pop("metrics.jsonl"), expected.pop("metrics.jsonl")
     assert found == expected
     assert [(line["step"], "measure" in line) for line in lines if line not in others] == extra
@@ -307,8 +323,9 @@ def test_a_run_keeps_the_end_that_its_rates_know_and_its_steps(tmp_path, complai
     assert (files(tmp_path / "linear"), files(tmp_path / "stopped")) == before
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("optimizer", "parts"), [*((name, 1) for name in OPTIMIZERS), ("adam", 2), ("muon", 2)]
+)
 def test_a_run_goes_on_with_the_state_of_any_optimizer(tmp_path, optimizer, parts):
     """Bit for bit, also in mixed precision."""
     how = dict(optimizer=optimizer, parts=parts, precision="mixed" if parts == 2 else "float32")
