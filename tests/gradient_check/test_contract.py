@@ -1,6 +1,6 @@
-"""The contract of layers: each test runs for every entry of CASES.
+"""The contract of layers: the rules that every entry of CASES keeps.
 
-It runs with NumPy and with the stand-in for CuPy, which refuses what CuPy refuses.
+They hold with NumPy and with the stand-in for CuPy, which refuses what CuPy refuses.
 """
 
 import ast
@@ -273,11 +273,14 @@ def inference_saves_nothing_and_drops_nothing(layer, inputs):
 
 
 @every_part
-def test_the_rules_of_layers(name, xp):
-    """The traceback ends in the rule that is broken.
+def test_the_rules_of_layers(name, stand_in):
+    """The traceback ends in the rule that is broken."""
+    keeps_the_rules(name, np)
+    keeps_the_rules(name, stand_in)
 
-    In all of them, nobody writes into arguments or parameters.
-    """
+
+def keeps_the_rules(name: str, xp):
+    """One layer for all rules, while nobody writes into its arguments and parameters."""
     no_formula_changes_the_dtype(*prepare(name, xp, np.float32))
     layer, inputs = prepare(name, xp)
     held = [parameter.data for parameter in layer.named_parameters().values()]
@@ -309,18 +312,19 @@ def freeze(arrays: list) -> Callable[[], None]:
     return unchanged
 
 
-@pytest.mark.parametrize("device", ["stand_in", "with_kernels"])
 @every_part
-def test_a_device_gives_the_numbers_of_the_host(name, device, request):
+def test_a_device_gives_the_numbers_of_the_host_without_and_with_kernels(name, request):
     """Numbers stay on the device: only a case that `waits` reads them back."""
-    stand_in = request.getfixturevalue(device)
-    (on_host, host_inputs), (layer, inputs) = prepare(name), prepare(name, stand_in)
-    expected = forward(on_host, host_inputs)
-    dy = upstream_for(expected)
-    with cupy_stand_in.synchronisations() as waits:
-        found = forward(layer, inputs)
-        gradients = [*backward(layer, stand_in.asarray(dy)), *parameter_gradients(layer)]
-    assert bool(waits) == CASES[name].waits
-    assert {type(array) for array in (found, *gradients)} == {stand_in.ndarray}
-    expected_gradients = [*backward(on_host, dy), *parameter_gradients(on_host)]
-    assert_all_close([found, *gradients], [expected, *expected_gradients])
+    on_host, host_inputs = prepare(name)
+    output = forward(on_host, host_inputs)
+    dy = upstream_for(output)
+    expected = [output, *backward(on_host, dy), *parameter_gradients(on_host)]
+    for device in "stand_in", "with_kernels":
+        stand_in = request.getfixturevalue(device)
+        layer, inputs = prepare(name, stand_in)
+        with cupy_stand_in.synchronisations() as waits:
+            found = [forward(layer, inputs)]
+            found += [*backward(layer, stand_in.asarray(dy)), *parameter_gradients(layer)]
+        assert bool(waits) == CASES[name].waits
+        assert {type(array) for array in found} == {stand_in.ndarray}
+        assert_all_close(found, expected)

@@ -223,19 +223,15 @@ def test_several_positions_may_follow_what_is_remembered(kind, form):
 
 
 @every_model()
-def test_the_seed_determines_the_first_weights(kind, form):
+def test_the_seed_determines_the_first_weights_and_the_config_their_least_number(kind, form):
+    """The least parameters of a config are the entries of its matrices."""
     config = kind.Config(**(SIZES[kind] | form))
     weights = [nf.pack(kind(config, *seed)).data for seed in ((), (0,), (3,))]
     assert_array_equal(weights[0], weights[1])
     assert (weights[0] != weights[2]).any()
-
-
-@every_model()
-def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(kind, form):
-    model = small(kind, **form)
-    parameters = model.named_parameters().items()  # all layers share a table of distances
+    parameters = kind(config).named_parameters().items()  # all layers share a table of distances
     matrices = [p.size for name, p in parameters if p.data.ndim > 1 and "bias.table" not in name]
-    least, gates = model.config.least_parameters, form.get("activation") == "swiglu"
+    least, gates = config.least_parameters, form.get("activation") == "swiglu"
     assert least == sum(matrices) if not gates else least < sum(matrices)
 
 
