@@ -21,7 +21,7 @@ def by_length(length: int, alpha: float) -> float:
 
 
 LARGEST_ALPHA = 9
-GROUP = 64  # symbols per group in largest_in_groups
+GROUP = 32  # symbols per group in largest_in_groups
 PIECE = 1 << 18  # numbers per piece in most_probable
 PENALTIES = {"paper": length_penalty, "length": by_length}
 

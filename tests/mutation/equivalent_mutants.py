@@ -82,7 +82,7 @@ Where nothing is saved a checkpointed layer saves nothing, either.
 The largest of a row are found in groups and without, the one of many, the other of few faster.
     generation/beam.py: if not groups <= count:
     generation/beam.py: if groups < count:
-    generation/beam.py: GROUP = 65
+    generation/beam.py: GROUP = 33
 A device takes all rows at once because that is faster: the output is the same.
     generation/beam.py: rows = max(1, PIECE // logits.shape[1])
 The largest are taken from every group, not only from the `count` groups with the largest maxima.
