@@ -21,8 +21,8 @@ from toy_tasks import lengths
 from toy_tasks.text_to_text import sequences
 
 pytest.importorskip("mpi4py", reason="ranks need mpi4py: pip install 'numformer[mpi]'")
-FLAGS = """--parts 5 --steps 16 --d-model 16 --d-ff 32 --heads 2 --layers 1 --batch-size 16
---p-drop 0.1 --warmup 60 --factor 1 --evaluate-every 8 --log-every 3 --no-plots
+FLAGS = """--parts 5 --steps 9 --d-model 16 --d-ff 32 --heads 2 --layers 1 --batch-size 16
+--p-drop 0.1 --warmup 60 --factor 1 --evaluate-every 4 --log-every 3 --no-plots
 --timeout 5""".split()
 
 
