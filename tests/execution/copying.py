@@ -66,7 +66,7 @@ def main() -> int:
             forward, calls = Objective.forward, itertools.count()
 
             def forward_and_stop(objective, *inputs):
-                if next(calls) == 12:
+                if next(calls) == 4:
                     signal.raise_signal(signal.SIGTERM)
                 return forward(objective, *inputs)
 

@@ -7,11 +7,18 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.toy_tasks.small import assert_refused, files_of
+from toy_tasks.command_line import training
 
 
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(empty_folder):
     pass
+
+
+@pytest.fixture(autouse=True)
+def in_one_process(monkeypatch):
+    """Unless a test asks for --parts: to fork a process takes longer than these models train."""
+    monkeypatch.setattr(training, "default_parts", lambda xp: 1)
 
 
 @pytest.fixture
