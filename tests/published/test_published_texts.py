@@ -72,8 +72,8 @@ def test_an_encoder_decoder_reads_a_single_end(name, tmp_path):
     length, beam = trained.text.max_length, trained.text.beam
     longest = 512 if name == "t5" else 31
     assert (length, beam, trained.text.length_penalty) == (longest, 1, 1.0)  # no file says more
-    (written,) = nf.generation.greedy(trained.model, np.array([ids]), length)
-    assert trained("a dog sleep") == tokenizer.decode(written)
+    (written,) = nf.generation.greedy(trained.model, np.array([ids]), 31)
+    assert trained("a dog sleep", max_length=31) == tokenizer.decode(written)
 
 
 def test_a_language_after_the_end_is_refused(tmp_path, complaint):
@@ -712,7 +712,9 @@ def test_what_is_converted_comes_back_as_it_was(name, tmp_path, call):
         assert json.loads(path.read_text()) == json.loads((back / path.name).read_text())
     if name != "vit":
         asked = "the small [MASK]" if name == "bert" else "a dog"
-        assert nf.load(folder)(asked) == nf.load(tmp_path / "run")(asked) == nf.load(back)(asked)
+        how = dict(max_length=9) if name == "t5" else {}  # which would write 512 symbols
+        written = [nf.load(path)(asked, **how) for path in (folder, tmp_path / "run", back)]
+        assert written[0] == written[1] == written[2]
     code, _, err = call(convert.main, f"{folder} --out {back}")
     assert code == 2 and "new folder" in err[0]
 
