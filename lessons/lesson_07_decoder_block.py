@@ -20,7 +20,7 @@ from lessons.lesson_07.toy import KINDS, KNOWN, NEW, SEEDS, Leaky, floor, ids_of
 from numformer import CrossAttention, PairBatch, Transformer, inference
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import END, START
-from numformer.gradient_check.gradients import check
+from numformer.gradient_check.gradients import GradientCheck
 from numformer.paper import Decoder, DecoderLayer
 from numformer.paper.attention import (
     MultiHeadAttention,
@@ -447,11 +447,11 @@ def gradient_check():
     rng, config = np.random.default_rng(8), LayerConfig(d_model=6, d_ff=8, heads=2, layers=2)
     x, memory = rng.standard_normal((2, 5, 6)), rng.standard_normal((2, 4, 6))
     seen = np.array([[1, 1, 1, 1], [1, 1, 1, 0]], bool)[:, None, None]
-    attention = check(CrossAttention(6, 2, rng), [x, memory, seen])[:2]
-    decoder = check(config.decoder(rng), [x, causal_mask(5), memory, seen])[:2]
+    attention = GradientCheck(CrossAttention(6, 2, rng), [x, memory, seen])
+    decoder = GradientCheck(config.decoder(rng), [x, causal_mask(5), memory, seen])
     rows = []
     for name, found in ("cross-attention", attention), ("decoder", decoder):
-        for row in found:
+        for row in map(found.row, found.input_names):
             numbers = (f"{x:.8f}".replace("-", "−") for x in (row.explicit, row.numerical))
             rows.append((name, row.name, *numbers, scientific(row.error)))
     return table(["", "gradient of", "explicit", "measured", "relative error"], rows)

@@ -22,7 +22,7 @@ from numformer.plots import attention_weights
 from toy_tasks.reverse import RULE as DIGITS
 from toy_tasks.text_to_text.sequences import SequenceTask
 
-HEADS, STEPS, TESTED, SEED = 4, 500, 300, 1
+HEADS, STEPS, TESTED, SEED = 4, 500, 200, 1
 
 PLACES = {
     "reading": {

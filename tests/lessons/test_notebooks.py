@@ -14,6 +14,7 @@ from lessons.__main__ import main
 from lessons.kit.notebook import exercise_notebook, lesson_notebook
 from lessons.kit.percent import cells
 from lessons.kit.simulation import Simulation
+from lessons.lesson_12 import landscape
 
 LESSONS = [entry.number for entry in lessons.COURSE if entry.path]
 SECONDS = 240  # for a cell
@@ -104,7 +105,7 @@ def test_all_lessons_are_written_once_and_not_begun(call, tmp_path):
 
 
 def test_a_simulation_is_a_picture_where_pages_cannot_be_built(monkeypatch):
-    attention = lessons.load(3).attention
-    assert isinstance(attention, Simulation)
+    budgets = landscape.budgets
+    assert isinstance(budgets, Simulation)
     monkeypatch.setattr("lessons.kit.simulation.find_spec", lambda name: None)
-    assert attention._repr_html_() is None and attention._repr_png_().startswith(b"\x89PNG")
+    assert budgets._repr_html_() is None and budgets._repr_png_().startswith(b"\x89PNG")
