@@ -15,7 +15,9 @@ import numpy as np
 
 from numformer.backend import to_host
 from numformer.errors import InputError
+from numformer.interception import intercept
 from numformer.later.attention.tiles import attention_weights as saved_weights
+from numformer.later.checkpointed import Checkpointed
 from numformer.layer import Layer, mode
 
 if TYPE_CHECKING:
@@ -28,9 +30,17 @@ PICTURES = ".png", ".pdf", ".svg"
 def attention_weights(model: Layer, *inputs: Any) -> dict[str, np.ndarray]:
     """Return each attention layer's weights (B, H, T, S), by name, as a model reads `inputs`.
 
-    Dropout is off.
+    Dropout is off. Checkpointed layers save their attention, too.
     """
-    with mode(training=False, saving=True):
+
+    def without_checkpoint(checkpoint, forward, *inputs):
+        return checkpoint.layer.forward(*inputs)
+
+    checkpoints = {layer: layer for layer in model.layers_within() if type(layer) is Checkpointed}
+    with (
+        mode(training=False, saving=True),
+        intercept(checkpoints, "forward", without_checkpoint),
+    ):
         model.forward(*inputs)
     weights = {name: saved_weights(layer) for name, layer in model.named_layers().items()}
     model.clear_saved()

@@ -1,5 +1,6 @@
 """Attention weights as the forward pass had them, and pictures that are pictures."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -67,6 +68,10 @@ def test_weights_are_those_of_cross_attention_in_the_order_of_the_layers(monkeyp
     with mode(training=False):
         model.forward(*(ids[::-1] for ids in IDS))
     assert_array_equal(cross_attention_weights(model, *IDS), found)
+    checkpointed = Transformer(replace(config, checkpointing=True), seed=1)
+    pack(checkpointed, xp=xp)
+    assert_array_equal(cross_attention_weights(checkpointed, *IDS), found)
+    assert checkpointed.pending() == 0 and "forward" not in vars(checkpointed.decoder.layers[0])
 
 
 def maps(weights, keys, queries, kind="decoder cross_attention") -> AttentionMaps:

@@ -215,16 +215,17 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     )
 
     def __post_init__(self):
+        if self.sublayers in ("parallel", "parallel_one_norm") and self.has_cross_attention:
+            rule, fix = "parallel sublayers leave no place for cross-attention", "Leave them out."
+            raise InputError(rule, f"sublayers {self.sublayers}", fix)
         super().__post_init__()
         if "rotary" in self.positions:
             require_pairs(self.sizes[0], self.rotary_frequencies)
-        if self.sublayers != "in_turn" and (
-            self.has_cross_attention or self.feed_forwards != DENSE
-        ):
+        if self.sublayers != "in_turn" and self.feed_forwards != DENSE:
             raise InputError(
                 "parallel sublayers are attention and a dense feed-forward network",
                 f"sublayers {self.sublayers}, feed_forwards {','.join(self.feed_forwards)}",
-                "Choose sublayers in_turn, or a model without cross-attention and experts.",
+                "Choose sublayers in_turn, or leave out feed_forwards.",
             )
         for layer in range(min(self.layers, self.period)):
             for name in ("mixers", "feed_forwards"):
