@@ -154,7 +154,7 @@ def test_a_step_waits_for_nothing_and_metrics_and_checkpoints_for_little(
 ):
     xp = request.getfixturevalue(device)
     device, host = (trainer(tmp_path, xp, clip_norm=clip_norm) for xp in (xp, np))
-    for steps in (5, 1, 1):  # a line covers the steps since the line before
+    for steps in (2, 1, 1):  # a line covers the steps since the line before
         with synchronisations() as waits:
             advance(device, steps)
         assert not waits
@@ -470,7 +470,7 @@ def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, mon
 def test_the_steps_that_are_timed_on_a_gpu_wait_once(stand_in, monkeypatch, precision):
     monkeypatch.setenv("CUPY_TF32", "0")  # the step sets it
     way = train_step.Way("cupy", precision)
-    step, wait = train_step.numformer_step(SIZES_TIMED["toy64"]._replace(B=8), "padded", way)
+    step, wait = train_step.numformer_step(SIZES_TIMED["toy64"]._replace(B=2), "padded", way)
     with synchronisations() as waits:
         assert train_step.seconds(step, wait, 2) > 0
     assert waits == {"get": 1}

@@ -5,6 +5,7 @@ writes it.
 """
 
 import re
+from collections import defaultdict
 
 from tests.mutation.mutants import Mutant
 
@@ -337,11 +338,13 @@ def equivalent(mutants: list[Mutant]) -> tuple[dict[str, str], list[str]]:
 
     An entry fits too many if they change the statement in different ways.
     """
-    proofs, unfit = {}, []
+    proofs, unfit, by_path = {}, [], defaultdict(list)
+    for mutant in mutants:
+        by_path[mutant.path].append(mutant)
     for proof, entries in PROOFS.items():
         for entry in entries:
             path, words = entry.split(": ", 1)
-            candidates = [m for m in mutants if m.path == path and words in m.mutated]
+            candidates = [m for m in by_path[path] if words in m.mutated]
             fitting = [m for m in candidates if words not in m.statement or words == m.mutated]
             proofs |= {mutant.name: proof for mutant in fitting}
             if len({mutant.mutated for mutant in fitting}) != 1:

@@ -97,13 +97,13 @@ def verdict(main, arguments, encoding: str = "utf-8") -> tuple[int | None, str]:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, alarm)
     err.seek(0)
-    message = err.read()
+    message, after = err.read(), state()
     assert code in (None, 0, 1, 2)
     if code == 2:
         usage = message.endswith(" --help lists the flags)\n") and message.count("\n") == 1
         assert usage or re.fullmatch(r"error: .+; received .*\. .+\n", message), message
-        assert state() == before
-    assert before.items() <= state().items()
+        assert after == before
+    assert before.items() <= after.items()
     return code, message
 
 
