@@ -174,8 +174,6 @@ def _map_arrays(change: Callable, value: Any) -> Any:
     """Return `value` with `change` applied to each array, also inside tuples, lists and dicts."""
     if isinstance(value, np.ndarray):
         return change(value)
-    if isinstance(value, float | int):
-        return value
     if type(value) in (tuple, list):
         return type(value)([_map_arrays(change, item) for item in value])
     if type(value) is dict:
