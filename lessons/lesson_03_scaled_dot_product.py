@@ -6,6 +6,7 @@
 
 
 # %%
+import functools
 import math
 
 import numpy as np
@@ -157,6 +158,7 @@ def a_saturated_row():
 D_K = 2 ** np.arange(11)
 
 
+@functools.cache
 def random_attention(d_k: int, scaled: bool) -> tuple[float, float]:
     """-> the mean largest weight, the median length of a row of dscores; a row has its own keys."""
     rng = np.random.default_rng(3)

@@ -5,6 +5,8 @@
 # > model really do, and are all of them needed?
 
 # %%
+import functools
+
 import numpy as np
 from threadpoolctl import threadpool_limits
 
@@ -63,6 +65,7 @@ def all_heads() -> Simulation:
 
 
 # %%
+@functools.cache
 def two_words_at_once(heads: int, steps: int = 300) -> np.ndarray:
     """Train one layer to hand over the word before and the first word -> the loss of each step."""
     of_weights, of_data = np.random.default_rng(4).spawn(2)

@@ -27,7 +27,7 @@ PARAMETERS = 73_984, 74_880  # of the first two models
 
 LETTERS, LONGEST, RATE = "abcdefgh", 8, 0.03
 KINDS = {
-    "fixed context": dict(context="fixed", d_model=16, steps=500),
+    "fixed context": dict(context="fixed", d_model=16, steps=400),
     "attention": dict(context="attention", d_model=12, steps=250),
 }
 

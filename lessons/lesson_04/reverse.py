@@ -22,7 +22,7 @@ from numformer.plots import attention_weights
 from toy_tasks.reverse import RULE as DIGITS
 from toy_tasks.text_to_text.sequences import SequenceTask
 
-HEADS, STEPS, TESTED, SEED = 4, 500, 200, 1
+HEADS, STEPS, TESTED, SEED = 4, 350, 200, 1
 
 PLACES = {
     "reading": {
@@ -74,7 +74,7 @@ RULE = replace(
 @functools.cache
 def trained() -> tuple[Transformer, SequenceTask]:
     """The trained model and its task; one thread, so that the model is the same each time."""
-    task = SequenceTask(RULE, 64, SEED)
+    task = SequenceTask(RULE, 96, SEED)
     config = Config.base(len(task.text.source), d_model=32, d_ff=64, heads=HEADS, layers=2)
     model = Transformer(config, SEED)
     executor = InTurn(model.objective(), Adam(pack(model)), SEED, 1)
@@ -82,7 +82,7 @@ def trained() -> tuple[Transformer, SequenceTask]:
         for step in tqdm(range(1, STEPS + 1), "training", leave=False, disable=None):
             executor.gradient(step, task.batch(step))
             clip_global_norm(executor.optimizer.parameters.grad, 1.0)
-            executor.update(linear_rate(step, STEPS, config.d_model, warmup=50, factor=0.4))
+            executor.update(linear_rate(step, STEPS, config.d_model, warmup=50, factor=0.5))
     return model, task
 
 

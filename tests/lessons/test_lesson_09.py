@@ -69,7 +69,7 @@ def test_the_stored_runs_are_those_of_today(bug):
 
 @pytest.mark.parametrize("bug", ["tied", "none"])
 def test_a_stored_report_is_that_of_today(bug):
-    """The Python below the simulation runs two more; test_diagnosis.py has all of them."""
+    """The Python below the simulation runs two more; test_diagnosis.py has all in a layer."""
     assert bugs.check_model(bug) == bugs.report(bug)
 
 

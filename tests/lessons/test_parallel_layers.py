@@ -123,7 +123,7 @@ def forward_and_backward(layer: Layer, inputs: list) -> tuple:
     return y, dx if isinstance(dx, tuple) else (dx,)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("name", CUT)
 def test_what_is_cut_gives_the_outputs_and_gradients_of_the_whole(name, count):
     build, inputs = CUT[name]
@@ -187,11 +187,10 @@ class InThreads(Layer):
         return run_ranks(len(self.parts), lambda new: self.parts[new.rank].backward(dy))[-1]
 
 
-@pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("name", ["feed_forward", "swiglu", "self_attention", "groups"])
-def test_gradients_of_what_is_cut_agree_with_numerical_ones(name, count):
-    checked = GradientCheck(InThreads(CUT[name][0], count), [X[:2]])
-    assert len(checked.tensors) > 2 * count
+def test_gradients_of_what_is_cut_agree_with_numerical_ones(name):
+    checked = GradientCheck(InThreads(CUT[name][0], 2), [X[:2]])
+    assert len(checked.tensors) > 4
     for tensor in checked.tensors:
         row = checked.row(tensor, directions=1)
         assert row.passed, str(row)
@@ -329,7 +328,7 @@ def stage_of(tower: Encoder, ranks: Ranks) -> list[EncoderLayer]:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("parts", [1, 2, 4, 6])
+@pytest.mark.parametrize("parts", [1, 4, 6])
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 def test_a_pipeline_gives_the_gradients_of_one_process(stages, parts, schedule):
     whole_tower, whole_loss = whole_model()

@@ -323,7 +323,7 @@ def test_its_labels_are_english_and_its_dots_are_within_their_chart(page, simula
 def test_the_python_below_it_gives_its_numbers(page, simulation, capsys):
     start = simulation.at_start()
     last = {c.name: len(c.options) - 1 for c in simulation.controls if not isinstance(c, Entries)}
-    for chosen in start, start | last:
+    for chosen in (start,) if simulation.repeats else (start, start | last):
         names: dict = {}
         exec(simulation.python(chosen), names)
         arrays = simulation.arrays(chosen)

@@ -111,8 +111,14 @@ def overprinted(figure) -> list[str]:
     texts = [text for axes in figure.axes for text in axes.texts]
     if len(texts) < 2:
         return []
-    figure.draw_without_rendering()
     arrows = [text.arrow_patch for text in texts if getattr(text, "arrow_patch", None)]
+    if arrows:
+        figure.draw_without_rendering()
+    else:  # texts alone are in their places once the axes are
+        figure.get_layout_engine().execute(figure)
+        for axes in figure.axes:
+            axes.apply_aspect()
+            axes.get_xlim()  # which computes limits that are due
     paths = [arrow.get_transform().transform_path(arrow.get_path()) for arrow in arrows]
     texts = [text for text in texts if text.get_text()]
     boxes = [text.get_window_extent() for text in texts]
