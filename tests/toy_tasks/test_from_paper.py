@@ -3,7 +3,10 @@
 import ast
 from pathlib import Path
 
+import numpy as np
+
 from numformer import blas
+from numformer.symbols import PADDING, START
 from toy_tasks import from_paper
 
 TEXT = Path(from_paper.__file__).read_text()
@@ -14,6 +17,12 @@ def test_it_has_at_most_sixty_lines_and_imports_the_room_and_the_ground_floor_al
     rooms = {part.module for part in imports} - {"numformer"}  # whose one name is `blas`
     assert len(TEXT.splitlines()) <= 60 and "numformer.paper" in rooms
     assert rooms <= {f"numformer.{n}" for n in ("paper", "layer", "randomness", "symbols")}
+
+
+def test_targets_are_reversed_sources():
+    for source, target in zip(*from_paper.batch(np.random.default_rng(0)), strict=True):
+        *digits, end = source[source != PADDING]
+        assert target[target != PADDING].tolist() == [START, *digits[::-1], end]
 
 
 def test_it_learns(capsys, monkeypatch):

@@ -142,7 +142,7 @@ def test_impossible_flags_are_refused_without_a_trace(refuse, monkeypatch):
         Path(name).write_text("years of work")
     for flags, words in {
         "--out file": ["names a folder; received file, which is not one"],
-        "--out full": ["new or empty; received full", "--resume"],
+        "--out full": ["new or empty; received full. Choose another folder"],
         "--backend cupy": ["NVIDIA GPU", "--backend numpy"],
         "--d-model 10 --heads 4": ["multiple of heads; received d_model 10, heads 4"],
         "--seed -1": ["at least 0", "received -1", "--seed"],

@@ -95,7 +95,8 @@ def test_the_latest_run_of_a_task_and_its_data_is_resumed_or_that_of_out(call, s
     assert {path: path.read_bytes() for path in metrics} == metrics
     for flags in ("--data absent.tsv", "--demo dates", "--quick"):
         message = f"received no run of pairs with {flags} under runs/. Start one without --resume"
-        refuse(pairs.main, f"--resume {flags}", message)
+        hint = "" if flags == "--quick" else " (for a quick run, add --quick)"
+        refuse(pairs.main, f"--resume {flags}", f"{message}, or name its folder with --out{hint}")
 
 
 @pytest.fixture
@@ -154,7 +155,9 @@ def test_every_kind_of_text_begins_with_the_weights_of_a_run(succeed, refuse, fi
             started, _ = load_model(Path(f"runs/{name}{part}/best.safetensors"))
             assert_same_weights(first_weights[f"runs/{name[:-1]}b{part}"], started.state_dict())
     refuse(
-        write.main, f"{flags} --data a.txt --start runs/write-a --out runs/masked-a", "new or empty"
+        write.main,
+        f"{flags} --data a.txt --start runs/write-a --out runs/masked-a",
+        "new or empty; received runs/masked-a. Choose another folder, or continue the run in it",
     )
 
 

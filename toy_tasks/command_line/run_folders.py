@@ -99,11 +99,10 @@ def write_first_config(folder: Path, settings: dict) -> None:
 def require_empty(folder: Path) -> None:
     """Raise InputError unless the folder is empty, or has only an unfinished config.json."""
     if any(path.name != "config.json" + PARTIAL for path in folder.iterdir()):
-        raise InputError(
-            "--out names a folder that is new or empty",
-            folder,
-            "Choose another folder, or continue the run in it with --resume.",
-        )
+        fix = "Choose another folder"
+        if (folder / "config.json").exists():
+            fix += ", or continue the run in it with --resume"
+        raise InputError("--out names a folder that is new or empty", folder, f"{fix}.")
 
 
 def read_config(folder: Path, name: str = "config.json") -> dict:

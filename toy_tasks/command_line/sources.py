@@ -144,7 +144,8 @@ def latest_run(parser: Parser, settings: Mapping[str, object], quick: bool) -> P
     raise InputError(
         "--resume continues an earlier run",
         f"no run of {task}{conditions} under runs/",
-        "Start one without --resume, or name its folder with --out.",
+        "Start one without --resume, or name its folder with --out"
+        f"{'' if quick else ' (for a quick run, add --quick)'}.",
     )
 
 
