@@ -1,7 +1,6 @@
 """Measures the time and the memory of a layer's forward and backward at several lengths."""
 
 import functools
-import gc
 import time
 import tracemalloc
 
@@ -53,7 +52,6 @@ def cost(kind: str, length: int) -> tuple[float, float]:
     for _ in range(2 + TIMES):
         marks.append(time.process_time())
         step(layer, x, dy.copy())
-    gc.collect()
     tracemalloc.start()
     step(layer, x, dy)
     peak = tracemalloc.get_traced_memory()[1]

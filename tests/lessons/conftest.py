@@ -23,7 +23,7 @@ from lessons.lesson_12 import landscape
 from lessons.lesson_13 import cost
 
 LONG = [reversal.trained, reverse.trained, toy.trained, cache.speed, landscape.costs, cost.measured]
-SHORT = (cost.LENGTHS, np.array([256, 1024])), (landscape.LENGTHS, (32, 256))
+SHORT = (cost.LENGTHS, np.array([256, 1024])), (landscape.LENGTHS, (32, 128))
 """The lengths at which lessons measure costs, and two lengths that save time in tests."""
 
 

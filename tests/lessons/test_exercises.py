@@ -83,8 +83,7 @@ def test_what_operators_make_is_wrong_and_explained_without_a_formula(exercise, 
         verdict = exercise.check(wrong)
         assert not verdict.right and verdict.known, f"not told from what is right: {words}"
         assert verdict.words.endswith(words), "of the same numbers the first is believed"
-    whys = {words for sizes in (Sizes(), EQUAL) for _, words, _ in exercise.known[sizes].single}
-    for why in whys:
+    for why in {words for _, words, _ in known.single}:
         assert why[0].isupper(), why
         given_away = re.search(r" \* | @ |sum\(|keepdims|swapaxes|\.shape|[][{}]|  |\.\.", why)
         assert not given_away, f"code or markup in the words: {why}"

@@ -61,8 +61,9 @@ def test_the_check_finds_each_mistake_at_the_right_place(bug):
 
 
 @pytest.mark.parametrize("bug", bugs.BUGS)
-def test_the_stored_runs_are_those_of_today(bug):
+def test_the_stored_runs_are_those_of_today(bug, monkeypatch):
     """The first steps once more; later ones differ by rounding."""
+    monkeypatch.setattr(bugs, "greedy", lambda model, ids, max_length: [()] * len(ids))
     today = bugs.train(bug, bugs.SEEDS[0], 2 * bugs.EVERY)
     np.testing.assert_allclose(today.losses, bugs.curve(bug)[:2], atol=0.02)
 
