@@ -7,6 +7,7 @@ Each function that draws returns the figure, which a notebook shows. It also sav
 import io
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,21 +31,19 @@ PICTURES = ".png", ".pdf", ".svg"
 def attention_weights(model: Layer, *inputs: Any) -> dict[str, np.ndarray]:
     """Return each attention layer's weights (B, H, T, S), by name, as a model reads `inputs`.
 
-    Dropout is off. Checkpointed layers save their attention, too.
+    Dropout is off.
     """
-
-    def without_checkpoint(checkpoint, forward, *inputs):
-        return checkpoint.layer.forward(*inputs)
-
-    checkpoints = {layer: layer for layer in model.layers_within() if type(layer) is Checkpointed}
-    with (
-        mode(training=False, saving=True),
-        intercept(checkpoints, "forward", without_checkpoint),
-    ):
+    with mode(training=False, saving=True), _without_checkpoints(model):
         model.forward(*inputs)
     weights = {name: saved_weights(layer) for name, layer in model.named_layers().items()}
     model.clear_saved()
     return {name: to_host(array) for name, array in weights.items() if array is not None}
+
+
+def _without_checkpoints(model: Layer) -> AbstractContextManager:
+    """Within the block, a checkpointed layer saves what the layer inside saves."""
+    checkpoints = {layer: layer for layer in model.layers_within() if type(layer) is Checkpointed}
+    return intercept(checkpoints, "forward", lambda layer, _, *inputs: layer.layer.forward(*inputs))
 
 
 def kind_of(name: str) -> str:
