@@ -1,6 +1,7 @@
 """The config of a stack of layers, with alternatives from later work, and the parts it builds."""
 
 import math
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, replace
 from functools import cached_property
@@ -114,7 +115,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
     qk_norm: str = fields.only_with(
         settings.choice(
             "none",
-            ("none", *NORMALIZATIONS),
+            ChainMap[str, Any](NORMALIZATIONS, {"none": None}),
             "norm of each head's queries and keys (self-attention)",
         ),
         mixers=WITH_ATTENTION,

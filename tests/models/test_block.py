@@ -137,9 +137,10 @@ def test_where_nothing_tells_how_long_a_text_is_none_is_too_long(form, extrapola
     assert nf.TowerConfig(**SIZES, **form).extrapolates == extrapolates
 
 
-@pytest.mark.parametrize("name", NORMALIZATIONS)
-def test_every_norm_has_the_epsilon_of_the_config(name, rng):
-    form = dict(norm="pre", normalization=name, qk_norm=name, epsilon=0.25)
+@pytest.mark.parametrize("name", [*NORMALIZATIONS, "mine"])
+def test_every_norm_has_the_epsilon_of_the_config(name, rng, monkeypatch):
+    monkeypatch.setitem(NORMALIZATIONS, "mine", NORMALIZATIONS["rms"])
+    form = dict(norm="pre", normalization=name, qk_norm=name, qk_norm_width="heads", epsilon=0.25)
     layers = nf.TowerConfig(**SIZES, **form).encoder(rng).layers_within()
     norms = [layer for layer in layers if hasattr(layer, "epsilon")]
     assert len(norms) > 4 and {norm.epsilon for norm in norms} == {0.25}
