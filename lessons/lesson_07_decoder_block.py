@@ -450,8 +450,8 @@ def gradient_check():
     attention = GradientCheck(CrossAttention(6, 2, rng), [x, memory, seen])
     decoder = GradientCheck(config.decoder(rng), [x, causal_mask(5), memory, seen])
     rows = []
-    for name, found in ("cross-attention", attention), ("decoder", decoder):
-        for row in map(found.row, found.input_names):
+    for name, check in ("cross-attention", attention), ("decoder", decoder):
+        for row in map(check.row, check.input_names):
             numbers = (f"{x:.8f}".replace("-", "−") for x in (row.explicit, row.numerical))
             rows.append((name, row.name, *numbers, scientific(row.error)))
     return table(["", "gradient of", "explicit", "measured", "relative error"], rows)

@@ -41,7 +41,7 @@ def attention_weights(model: Layer, *inputs: Any) -> dict[str, np.ndarray]:
 
 
 def _without_checkpoints(model: Layer) -> AbstractContextManager:
-    """Within the block, a checkpointed layer saves what the layer inside saves."""
+    """Within the block, a checkpointed layer saves what its inner layer saves."""
     checkpoints = {layer: layer for layer in model.layers_within() if type(layer) is Checkpointed}
     return intercept(checkpoints, "forward", lambda layer, _, *inputs: layer.layer.forward(*inputs))
 

@@ -23,10 +23,10 @@ inf, nan, pi, newaxis = np.inf, np.nan, np.pi, None
 bool_, int32, int64, uint16, uint64 = np.bool_, np.int32, np.int64, np.uint16, np.uint64
 float16, float32, float64, finfo, iinfo = np.float16, np.float32, np.float64, np.finfo, np.iinfo
 
-# A union is made once here, not in each of the million calls of a test.
+# These unions are built once here, not in each of the million calls of a test.
 _SCALAR, _SEQUENCE = bool | int | float | complex | np.generic, tuple | list
 _TYPE, _HOST_ARRAY = str | type | np.dtype, np.ndarray | np.generic
-_NO_INDEX = np.ndarray | list | bool | np.bool_
+_HOST_INDEX = np.ndarray | list | bool | np.bool_
 
 _counters: list[Counter] = []
 
@@ -118,7 +118,7 @@ class ndarray:
         used = sum(_axes(part) for part in keys)
         axis, fancy, parts = 0, False, []
         for part in keys:
-            if isinstance(part, _NO_INDEX):
+            if isinstance(part, _HOST_INDEX):
                 raise TypeError(f"an index of type {type(part)}: CuPy would upload it every time")
             if _is_mask(part):
                 _wait("boolean index")  # for the number of its True entries, reading and writing

@@ -82,7 +82,7 @@ def texts_of(axis) -> list[str]:
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
-def test_of_many_heads_and_layers_the_first_are_drawn_and_of_no_maps_nothing(tmp_path):
+def test_only_the_first_of_many_heads_and_layers_are_drawn_and_no_maps_draw_nothing(tmp_path):
     attention_maps(tmp_path / "none.png", [], "none")
     assert not [*tmp_path.iterdir()]
     for layers, heads, places in ((20, 1, 16), (1, 300, 16)):
@@ -183,7 +183,7 @@ LEFT_OUT = [
 
 @pytest.mark.parametrize(("metrics", "measure", "lines"), LEFT_OUT)
 @pytest.mark.filterwarnings("error")
-def test_loss_curve_leaves_out_what_there_is_not(metrics, measure, lines):
+def test_loss_curve_leaves_out_missing_measures(metrics, measure, lines):
     left, _, *right = loss_curve(None, metrics, measure, "").axes
     assert [*points(left)] == ["training loss", "held-out loss"][: lines[0]]
     assert [*map(points, right)] == lines[1] * [{"right": [[4, 0.5]]}]
@@ -200,8 +200,8 @@ BOUNDS = [
 
 
 @pytest.mark.parametrize(("values", "fits"), BOUNDS)
-def test_axes_reach_below_0_for_negative_values_alone_and_begin_there_for_one(values, fits):
-    """What --quick measures is one number, mostly 0."""
+def test_axes_begin_below_0_only_for_negative_values_and_at_0_for_a_single_value(values, fits):
+    """A run with --quick measures a single number, usually 0."""
     measured = [dict(step=s, right=value) for s, value in enumerate(values, 20)]
     left, _, right = loss_curve(None, measured, "right", "").axes
     assert fits(*right.get_ylim()) and left.get_xlim()[0] == 0

@@ -45,7 +45,7 @@ def room_of(parts: tuple[str, ...]) -> str:
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below a node that are no expressions."""
+    """All nodes below a node, without its expressions."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.expr):
             yield child

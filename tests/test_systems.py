@@ -136,11 +136,11 @@ def test_a_pipe_that_nobody_reads_any_more_ends_a_program_quietly(stream, monkey
 
 
 def test_a_text_file_has_the_same_bytes_on_every_system():
-    """Whoever opens one names its encoding, and who writes one the ends of its lines."""
+    """Code that opens one names its encoding; code that writes one names its line ends."""
     files = ((path, path.read_text(encoding="utf-8")) for path in FILES)
     for path, text in ((path, text) for path, text in files if re.search(r"open\(|_text\(", text)):
         for node in ast.walk(ast.parse(text)):
-            function = getattr(node, "func", None)  # of a call
+            function = getattr(node, "func", None)  # None unless the node is a call
             name = getattr(function, "attr", getattr(function, "id", ""))
             if name in ("open", "read_text", "write_text"):
                 if ast.unparse(function) in ("os.open", "Image.open", "read_text"):

@@ -129,8 +129,9 @@ Data = dict[str, list[Sentence]]
 def grammar_data(train: int, divisor: int = 1) -> Data:
     """Distinct sentences of the grammar: `train` to train on, others to evaluate on.
 
-    There are EVALUATION_SENTENCES / `divisor` of the others, but at least one. Sentences of more
-    than LONGEST words are "longer"; a hash of each of the rest decides whether it is in "train".
+    The evaluation sets have EVALUATION_SENTENCES / `divisor` sentences, but at least one each.
+    Sentences of more than LONGEST words are "longer"; a hash of every other sentence decides
+    whether it is in "train".
     """
     grammar, rng = Grammar(), np.random.default_rng(seed_sequence(1, "data"))
     counts = {name: max(1, number // divisor) for name, number in EVALUATION_SENTENCES.items()}

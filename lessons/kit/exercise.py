@@ -156,7 +156,7 @@ class Exercise(Piece):
             verdict = Verdict(False, str(trouble))
         # With equal sizes every product can be formed: a known mistake may show there.
         with contextlib.suppress(Trouble), contextlib.redirect_stdout(io.StringIO()):
-            again = self._compare(function, EQUAL, explained=not verdict.right)
+            again = self._compare(function, EQUAL, explain=not verdict.right)
         if verdict.right and not again.right:
             words = (
                 "Right with the arrays of the first check, wrong with arrays of other sizes. Look "
@@ -168,7 +168,7 @@ class Exercise(Piece):
             return replace(verdict, words=f"{verdict.words}\n\n{also}")
         return verdict
 
-    def _compare(self, function: Callable, sizes: Sizes, explained: bool = True) -> Verdict:
+    def _compare(self, function: Callable, sizes: Sizes, explain: bool = True) -> Verdict:
         """The verdict on arrays of these sizes. Raises Trouble where nothing can be compared."""
         known = self.known[sizes]
         call = functools.partial(results_of, function, self.start, known.right)
@@ -179,7 +179,7 @@ class Exercise(Piece):
                 if not wrong:
                     words = f"Right: {', '.join(given)}. {self.done}"
                     return Verdict(True, words, results=dict.fromkeys(given, True))
-                if not explained:
+                if not explain:
                     return Verdict(False, "")
                 causes = known.causes(given, wrong)
                 left = [name for name in wrong if not any(name in names for names in causes)]
@@ -204,7 +204,7 @@ class Exercise(Piece):
         return Verdict(False, words, bool(causes), {name: name not in wrong for name in given})
 
     def _lacking(self, case: Case, wrong: list[str]) -> list[str]:
-        """The words of the first property that some of the wrong, but finite results lack."""
+        """The sentence on the first property that some of the finite wrong results lack."""
         wrong = [name for name in wrong if np.isfinite(case.given[name]).all()]
         for wanted in ((LINEAR,) if self.forward else ()) + tuple(self.properties):
             with contextlib.suppress(Trouble):

@@ -144,7 +144,7 @@ def on_the_way(name: str, line: ast.Assign, first: str) -> bool:
 
 def sources(line: ast.Assign | None) -> set[str]:
     """The names that a line computes with, and all names that these were made from."""
-    used = line.used if line else set()
+    used = line.operands if line else set()
     return used.union(*(sources(line.earlier[name]) for name in used if name in line.earlier))
 
 
@@ -155,7 +155,7 @@ def other_array(node, line, solution, whole):
     own = getattr(node.value if isinstance(node, ast.Subscript) else node, "id", "")  # x or x[t]
     for name, what in line.what.items() if own in line.what and node not in sized else ():
         right, shape = line.earlier.get(own), solution.shape(name)
-        if right and name in right.used and on_the_way(name, line, solution.parameters[0]):
+        if right and name in right.operands and on_the_way(name, line, solution.parameters[0]):
             words = f"On the way to {{it}}, a step is left out: {what} is used as {right.it}."
             yield name, words, right.hint
         elif shape and (shape == solution.shape(ast.unparse(node)) or "@" in text):

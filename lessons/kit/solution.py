@@ -224,7 +224,7 @@ def statements(function: Callable) -> list[ast.stmt]:
             subject, _, node.hint = note.partition(". ")
             node.it = subject[:1].lower() + subject[1:].removesuffix(".")
             node.name = names(node.targets[0])[0]  # dx in `dx[t] = ...`
-            node.used = {*names(node.value)}
+            node.operands = {*names(node.value)}
             return node
 
         def visit_AugAssign(self, node):  # a += b as a = a + b
@@ -258,7 +258,7 @@ class Known:
         self.along = {
             name: rng.standard_normal(x.shape) / np.linalg.norm(x) for name, x in self.right.items()
         }
-        self.of_right = self.marks(self.right)
+        self.right_marks = self.marks(self.right)
 
     def _results(self, *changes: Variation) -> dict:
         values = self.solution.run(self.arguments, *changes)
@@ -280,7 +280,7 @@ class Known:
             return None
         # Zeros or NaN can come from any mistake, so they do not tell which one.
         telling = all(mark and np.isfinite(mark) for mark in marks.values())
-        return marks if telling and marks != self.of_right else None
+        return marks if telling and marks != self.right_marks else None
 
     @functools.cached_property
     def single(self) -> list[tuple[dict, str, Variation]]:
@@ -319,7 +319,7 @@ class Known:
         """Two mistakes at once; each changes some of what is `left`, and only wrong results."""
         changing = []
         for marks, words, variation in self.single:
-            changed = {name for name in marks if marks[name] != self.of_right[name]}
+            changed = {name for name in marks if marks[name] != self.right_marks[name]}
             if changed & left and changed <= {*wrong}:
                 changing.append((variation, words))
         for (first, why), (second, also) in itertools.combinations(changing, 2):

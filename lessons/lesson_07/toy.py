@@ -62,8 +62,8 @@ def ids_of(sentence: str) -> list[int]:
 
 def batch(french: list[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Sentences, each with one translation: source ids, ids that are read, ids to be said."""
-    right = map(translations, french)
-    english = [ids_of(each[rng.integers(len(each))]) for each in right]
+    choices = map(translations, french)
+    english = [ids_of(each[rng.integers(len(each))]) for each in choices]
     return PairBatch.of(zip(map(ids_of, french), english, strict=True)).inputs
 
 

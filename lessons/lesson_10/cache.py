@@ -139,20 +139,21 @@ MEASURED = "a language model of 4 layers, 128 wide, 8 texts at a time"
 def speed() -> dict[int, tuple[float, float]]:
     """For each length: the processor time to write so many symbols with the cache, and without.
 
-    Without, a step of each of these lengths is measured; the steps between lie on a line.
+    Without the cache, one step is measured at each of these lengths; straight lines between them
+    give the times of the other steps.
     """
     config = LanguageModel.Config(vocabulary=1000, d_model=128, d_ff=256, heads=4, layers=4)
     model, ids = LanguageModel(config, 0), np.random.default_rng(0).integers(4, 1000, (8, 256))
 
     def seconds(function, *arguments) -> float:
-        begun = time.process_time()
+        start = time.process_time()
         function(*arguments)
-        return time.process_time() - begun
+        return time.process_time() - start
 
-    steps, measured = range(1, max(LENGTHS) + 1), (1, *LENGTHS)
+    steps, lengths = range(1, max(LENGTHS) + 1), (1, *LENGTHS)
     with threadpool_limits(1, "blas"), inference():
         state = model.start(ids[:, :1], max(LENGTHS))
-        kept = np.cumsum([seconds(model.step, ids[:, at - 1], state) for at in steps])
-        whole = [min(seconds(model.forward, ids[:, :n]) for _ in range(3)) for n in measured]
-        again = np.cumsum(np.interp(steps, measured, whole))
-    return {n: (float(kept[n - 1]), float(again[n - 1])) for n in LENGTHS}
+        with_cache = np.cumsum([seconds(model.step, ids[:, at - 1], state) for at in steps])
+        times = [min(seconds(model.forward, ids[:, :n]) for _ in range(3)) for n in lengths]
+        without_cache = np.cumsum(np.interp(steps, lengths, times))
+    return {n: (float(with_cache[n - 1]), float(without_cache[n - 1])) for n in LENGTHS}

@@ -159,7 +159,7 @@ def warn_of_unseen(
     """Warn how many examples have symbols that training never saw, and name some symbols."""
     unknown, unseen, count = pipeline.input_vocabulary.unknown, Counter[str](), 0
     for text, answers in zip(texts, choices, strict=True):
-        here = {*pipeline.unseen(text)}
+        here = {*pipeline.unseen_symbols(text)}
         for answer in answers:
             pairs = zip(answer, pipeline.encode(answer), strict=True)
             here.update(symbol for symbol, number in pairs if number == unknown)

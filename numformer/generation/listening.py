@@ -82,7 +82,7 @@ class Listening(TextPipeline):
         silence = max(0, self.frames * HOP - len(samples))
         return list(log_mel(np.pad(samples, (0, silence)), self.bands))
 
-    def unseen(self, symbols: Symbols) -> list[str]:
+    def unseen_symbols(self, symbols: Symbols) -> list[str]:
         return []
 
     def join_source(self, symbols: Symbols) -> str:

@@ -72,19 +72,19 @@ class TextPipeline(ABC):
             )
         return symbols
 
-    def unseen(self, symbols: Symbols) -> list[str]:
-        """The symbols of a text that training never saw."""
+    def unseen_symbols(self, symbols: Symbols) -> list[str]:
+        """Return the symbols of a text that training never saw, each once."""
         vocabulary = self.input_vocabulary
         distinct = dict.fromkeys(symbols)
         return [s for s in distinct if vocabulary.encode([s]) == [vocabulary.unknown]]
 
     def notes(self, symbols: Symbols) -> list[str]:
         """Reasons not to trust the answer to a text, such as symbols that training never saw."""
-        unseen = self.unseen(symbols)
+        unseen = self.unseen_symbols(symbols)
         return [f"training never saw {' '.join(map(repr, unseen))}"] if unseen else []
 
     def join_source(self, symbols: Symbols) -> str:
-        """Return the text of symbols that the model read."""
+        """Return the symbols of a source as text."""
         return self.input_vocabulary.join(symbols)
 
     @abstractmethod

@@ -72,7 +72,7 @@ def copy_inputs(inputs: Iterable, dtype, xp) -> list:
 
 @functools.cache
 def _first_state(seed: int, step: int) -> tuple:
-    """Return the state of the dropout stream after reseeding; kept, since a check does it often."""
+    """Return the dropout stream's state after reseeding; cached because a check reseeds often."""
     dropout_stream.reseed(seed, step)
     return dropout_stream.state
 

@@ -217,7 +217,7 @@ class TowerConfig(OwnedSettings, LayerConfig, *OWN_SETTINGS):  # type: ignore[mi
 
     def __post_init__(self):
         if self.sublayers in ("parallel", "parallel_one_norm") and self.has_cross_attention:
-            rule, fix = "parallel sublayers leave no place for cross-attention", "Leave them out."
+            rule, fix = "parallel sublayers leave no place for cross-attention", "Choose in_turn."
             raise InputError(rule, f"sublayers {self.sublayers}", fix)
         super().__post_init__()
         if "rotary" in self.positions:

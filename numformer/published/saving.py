@@ -94,17 +94,17 @@ def _parameters(model: Model, kind: Kind, values: Mapping[str, Any]) -> dict[str
     if kind.model is LanguageModel:
         free |= {"padding_id", "end_id", "other_ends", "embedding_scale", "tied"}
     sinusoids = "sinusoidal", "sinusoidal_halves"
-    received, needed = [], []
+    received, requirements = [], []
     for name in different:
         ours, foreign = getattr(model.config, name), getattr(config, name)
         reordered = (ours, foreign) == sinusoids
         zero = name in BIASES and not ours
         if not (reordered or zero or name in free or "drop" in name):
             received.append(f"{name} {ours}")
-            needed.append(f"{name} {foreign}")
-    if needed:
-        rule = f"a model exported as {values['model_type']} has {', '.join(needed)}"
-        fix = f"Train a model with {', '.join(needed)}."
+            requirements.append(f"{name} {foreign}")
+    if requirements:
+        rule = f"a model exported as {values['model_type']} has {', '.join(requirements)}"
+        fix = f"Train a model with {', '.join(requirements)}."
         raise InputError(rule, ", ".join(received), fix)
     if "positions" in different:
         arrays = {name: _sines_first(name, array) for name, array in arrays.items()}

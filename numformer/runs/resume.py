@@ -119,7 +119,7 @@ def _require_same_settings(last: Path, metadata: dict, model: type[Model], setti
 
 
 def _with_rate(name: str, settings: dict) -> str:
-    """The value of a setting; for a factor also its rate, because users may have set the rate."""
+    """Return a setting's value as text; a factor with its rate, which the user may have set."""
     if name != "factor":
         return repr(settings.get(name))
     d_model, warmup, factor = (settings[name] for name in ("d_model", "warmup", "factor"))

@@ -191,7 +191,7 @@ class Trainer:
             place = f"the norm alone, because of the size of the gradient of {largest}"
         fix = "Start again with a lower rate (--rate or --factor) or a --clip-norm"
         if step == 1:
-            fix = "No rate was used yet: start again with a new model, or with other data"
+            fix = "No rate has been used yet: start again with a new model, or with other data"
         others = ", or with --precision float32" if self.loss_scale else ""
         return BrokenNumbers(
             f"step {step}: loss {loss}, gradient norm {norm}; NaN or infinity first appears in "
@@ -246,7 +246,7 @@ class Trainer:
             raise BrokenNumbers(
                 f"step {self.step}: the evaluation's {problem}, although every weight is finite. "
                 "Saved files are intact. Look for the cause in the task's evaluate(); if that is "
-                "right, start again with a lower rate (--rate or --factor)."
+                "correct, start again with a lower rate (--rate or --factor)."
             ) from None
         self.evaluations.append({"step": self.step, **results})
         self._write(self.evaluations[-1])
@@ -361,7 +361,7 @@ def _task_description(task) -> dict:
     description = as_json("the task's description()", task.description())
     if type(description) is dict:
         return description
-    rule, fix = "a task's description() returns a dict", "Return for example {'name': 'copy'}."
+    rule, fix = "a task's description() returns a dict", "Return, for example, {'name': 'copy'}."
     raise InputError(rule, repr(description)[:200], fix)
 
 

@@ -23,7 +23,7 @@ from toy_tasks.text_to_text import sequences
 
 NCCL_TAG = 8
 RULE = dataclasses.replace(copy_task.RULE, draw_source=lambda rng: str(rng.integers(400)))
-SMALL = (clipping, "BLOCK", 1 << 10), (sequences, "HELD_OUT_SOURCES", 8)
+SMALL_LIMITS = (clipping, "BLOCK", 1 << 10), (sequences, "HELD_OUT_SOURCES", 8)
 
 
 class Group:
@@ -52,8 +52,8 @@ class Group:
 
 def main() -> int:
     arguments = sys.argv[1:]
-    for module_and_change in SMALL:
-        setattr(*module_and_change)
+    for module, name, value in SMALL_LIMITS:
+        setattr(module, name, value)
     if "cupy" in arguments:
         distributed = ModuleType("cupyx.distributed")
         distributed.init_process_group = Group

@@ -1,4 +1,4 @@
-"""A block that is called finished gets nothing more: held to every layer and model."""
+"""A block that is reported as finished receives no more gradients, in every layer and model."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from numformer.layer import Layer, Parameter, pack
 from numformer.paper import Linear
 
 
-def reports_during(layer: Layer, inputs: list, size: int, times=(1,)) -> tuple[dict, int]:
+def reports_during(layer: Layer, inputs: list, size: int, forward_counts=(1,)) -> tuple[dict, int]:
     """How many entries were not 0 when each block was reported, and how many there are in the end.
 
     Asserts that each block is reported once, and does not change afterwards.
@@ -27,7 +27,7 @@ def reports_during(layer: Layer, inputs: list, size: int, times=(1,)) -> tuple[d
         copies[block] = flat.grad[blocks[block]].copy()
         counts[block] = np.count_nonzero(flat.grad)
 
-    for forwards in times:
+    for forwards in forward_counts:
         copies.clear()
         flat.grad[:] = 0
         for _ in range(forwards):
@@ -42,13 +42,13 @@ def reports_during(layer: Layer, inputs: list, size: int, times=(1,)) -> tuple[d
     return counts, np.count_nonzero(flat.grad)
 
 
-def test_a_finished_block_gets_nothing_more():
-    """Nor where a layer was used twice before, as R-Drop uses a model."""
+def test_a_finished_block_receives_no_more_gradients():
+    """Also where two forwards come before two backwards, as in R-Drop."""
     for name, make in CASES.items():
         layer, inputs = make()
         if layer.named_parameters():
             try:
-                reports_during(layer, inputs, size=17, times=(1, 2))
+                reports_during(layer, inputs, size=17, forward_counts=(1, 2))
             except Exception as problem:
                 problem.add_note(f"in the case {name}")
                 raise

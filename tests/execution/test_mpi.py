@@ -40,36 +40,36 @@ def ended(process, *code: int) -> tuple[str, str]:
 
 
 @pytest.fixture
-def alone(call, monkeypatch, tmp_path):
-    """`alone(*flags)` trains in this process -> its folder."""
+def train_alone(call, monkeypatch, tmp_path):
+    """A function that trains with flags in this process and returns the folder of the run."""
 
     def train(*flags):
-        for module_and_change in copying.SMALL:
-            monkeypatch.setattr(*module_and_change)
+        for module, name, value in copying.SMALL_LIMITS:
+            monkeypatch.setattr(module, name, value)
         with blas.training_threads(1):
-            texts = [*FLAGS, *flags, "--out", str(tmp_path / "alone")]
-            assert call(functools.partial(sequences.main, copying.RULE), "", *texts)[0] == 1
+            arguments = [*FLAGS, *flags, "--out", str(tmp_path / "alone")]
+            assert call(functools.partial(sequences.main, copying.RULE), "", *arguments)[0] == 1
         return tmp_path / "alone"
 
     return train
 
 
-def test_ranks_train_to_the_bits_of_one_process(tmp_path, alone):
-    """Two parts, a rank each, and one rank that has none."""
+def test_ranks_train_to_the_bits_of_one_process(tmp_path, train_alone):
+    """Two parts on two ranks; a third rank has no part."""
     out, err = ended(start(3, "--parts", 2, "--out", tmp_path / "run"), 1)
     assert out.count("kept at step") == 1 and not err
     assert len(last(tmp_path / "run")[0]["optimizer.mean"]) > 2 << 10  # ranks update three blocks
-    assert_same_run(tmp_path / "run", alone("--parts", "2"))
+    assert_same_run(tmp_path / "run", train_alone("--parts", "2"))
 
 
-def test_a_rank_that_is_told_to_stop_stops_all_and_others_go_on(tmp_path, alone, stand_in):
+def test_a_signal_to_one_rank_stops_all_and_fewer_ranks_resume(tmp_path, train_alone, stand_in):
     """Three ranks on GPUs in half precision, then two; some compute two branches of the sum."""
     flags = "--backend", "cupy", "--precision", "mixed"
     _, err = ended(start(3, *flags, "--out", tmp_path / "run", "--stops"), 130)
     (line,) = err.splitlines()
     assert re.match(r"stopped at step \d+, which is saved; go on with: ", line)
     ended(start(2, *flags, "--out", tmp_path / "run", "--resume"), 1)
-    assert_same_run(tmp_path / "run", alone(*flags))
+    assert_same_run(tmp_path / "run", train_alone(*flags))
 
 
 def test_a_rank_that_hangs_is_missed(tmp_path):
@@ -116,12 +116,12 @@ def test_an_error_of_mpi_is_a_rank_that_is_lost(monkeypatch):
 )
 def test_ranks_fail_together_in_one_line_and_leave_no_trace(flags, complaint, tmp_path):
     folder = tmp_path / "run"
-    again = [":", "-n", "1", sys.executable, "-m", PAGE, *FLAGS, "--out", folder]
-    process = start(1, "--out", folder, *again, *flags.split())
+    second = [":", "-n", "1", sys.executable, "-m", PAGE, *FLAGS, "--out", folder]
+    process = start(1, "--out", folder, *second, *flags.split())
     out, err = ended(process, 2)
     assert complaint in err and len(err.splitlines()) == 1 and not out and not folder.exists()
 
 
-def test_a_study_is_no_work_for_ranks(monkeypatch, complaint):
+def test_a_study_refuses_ranks(monkeypatch, complaint):
     monkeypatch.setenv("PMI_SIZE", "2")
     assert "Leave out mpiexec" in complaint(lengths.main, ["--quick"])

@@ -107,14 +107,14 @@ def survive_kills(
     flags=KILLED,
     begin: Callable[..., subprocess.Popen] = start,
     strike: Callable[[subprocess.Popen, bool], bool] = killed,
-    alone: Callable[..., subprocess.Popen] = start,
+    reference: Callable[..., subprocess.Popen] = start,
 ) -> tuple[int, dict]:
     """Kill `kills` times, one to four times in each run -> kills survived, and where they hit.
 
-    `begin` starts the program that is struck, `alone` the one that is not, and `strike` says
-    whether a program was still at work.
+    `begin` starts the programs to kill and `reference` the one that runs to its end; `strike`
+    kills a program and returns whether it was still at work.
     """
-    straight = result(alone(*flags, "--out", folder / "straight"), folder / "straight")
+    straight = result(reference(*flags, "--out", folder / "straight"), folder / "straight")
     whole = size(folder / "straight" / METRICS)
     survived, hits = 0, {"start": 0, "step": 0, "save": 0}
     aims = itertools.cycle(["save", "step", "save", "step", "start"])

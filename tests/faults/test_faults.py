@@ -12,7 +12,8 @@ from toy_tasks.text_to_text import sequences
 def test_a_killed_run_ends_like_one_that_was_not(tmp_path):
     flags, rng = [*faults.KILLED, "--steps", 64], np.random.default_rng(3)
     small = functools.partial(program, "tests.execution.copying")
-    survived, hits = faults.survive_kills(1, rng, tmp_path, flags, begin=small, alone=small)
+    start = dict(begin=small, reference=small)
+    survived, hits = faults.survive_kills(1, rng, tmp_path, flags, **start)
     assert survived == sum(hits.values()) == 1
 
 

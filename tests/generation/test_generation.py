@@ -126,13 +126,13 @@ def all_symbols(logits, count, special=None, largest=None):
     return np.broadcast_to(np.arange(V), logits.shape), without_special(logits)
 
 
-def remembered(log_p_after):
-    """The same function of a row and ids, computed once for each."""
-    known = {}
+def with_memory(log_p_after):
+    """The same function, which computes its value for a row and ids once."""
+    memory = {}
 
     def call(row, ids):
         key = *row, -1, *ids
-        return known[key] if key in known else known.setdefault(key, log_p_after(row, ids))
+        return memory[key] if key in memory else memory.setdefault(key, log_p_after(row, ids))
 
     return call
 
@@ -187,13 +187,13 @@ def test_a_batch_gives_the_results_of_each_sentence_alone(kind, count, width, al
     if kind is Coarse:
         monkeypatch.setattr(beam, "most_probable", all_symbols)
         log_p_after, seeds = exact, range(6 if width < 9 else 2)
-    known = {seed: remembered(partial(log_p_after, kind(seed))) for seed in seeds}
+    functions = {seed: with_memory(partial(log_p_after, kind(seed))) for seed in seeds}
     for seed, max_length in itertools.product(seeds, (1, 3) if width > 9 else (1, 3, 6)):
         model, decoded, settings = kind(seed), [], (max_length, count, width, alpha)
         model.step = partial(counted, model.step, decoded)
         best, stops = nf.n_best(model, SOURCE, *settings), []
         for row, hypotheses in zip(SOURCE, best, strict=True):
-            expected, stop = search_of_one_sentence(partial(known[seed], row), *settings)
+            expected, stop = search_of_one_sentence(partial(functions[seed], row), *settings)
             stops.append(stop)
             assert [h.ids for h in hypotheses] == [ids for _, ids in expected]
             assert_allclose([h.score for h in hypotheses], [s for s, _ in expected], rtol=1e-9)

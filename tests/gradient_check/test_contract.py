@@ -1,4 +1,4 @@
-"""The contract of layers: the rules that every entry of CASES keeps.
+"""The contract of layers: the rules that every entry of CASES follows.
 
 They hold with NumPy and with the stand-in for CuPy, which refuses what CuPy refuses.
 """
@@ -64,8 +64,8 @@ def parameter_gradients(layer: Layer) -> list:
     return [parameter.grad.copy() for parameter in layer.named_parameters().values()]
 
 
-def separate(layer: Layer, inputs: list, step: int, dy=None) -> tuple:
-    """Upstream, and the gradients of inputs and of parameters, of a separate forward, backward."""
+def run_alone(layer: Layer, inputs: list, step: int, dy=None) -> tuple:
+    """One forward and backward -> dy, the gradients of inputs and the gradients of parameters."""
     layer.zero_grad()
     output = forward(layer, inputs, step)
     dy = upstream_for(output, step) if dy is None else dy
@@ -97,7 +97,7 @@ def assert_all_close(found: Iterable, expected: Iterable):
 
 
 def assert_gradients_agree(check: GradientCheck):
-    """With numerical ones. All parameters move at once; if that fails, each moves by itself."""
+    """With numerical gradients. All parameters move at once; if that fails, each moves alone."""
     names, tensors, gradients = [*check.tensors], check.tensors, check.gradients
     if parameters := check.parameters:
         together = np.concatenate([gradients[name].ravel() for name in parameters])
@@ -184,14 +184,14 @@ def test_gradients_agree_with_numerical_ones(name):
 def two_forwards_may_precede_two_backwards(layer, inputs):
     """A single slot for saved values, a shared dropout mask or `=` for `+=` fails here."""
     second = other_inputs(inputs)
-    dy_first, of_first, parameters_first = separate(layer, inputs, 1)
-    dy_second, of_second, parameters_second = separate(layer, second, 2)
+    dy_first, dinputs_first, dparameters_first = run_alone(layer, inputs, 1)
+    dy_second, dinputs_second, dparameters_second = run_alone(layer, second, 2)
     layer.zero_grad()
     forward(layer, inputs, 1)
     forward(layer, second, 2)
-    assert_all_close(backward(layer, dy_second), of_second)
-    assert_all_close(backward(layer, dy_first), of_first)
-    sums = [a + b for a, b in zip(parameters_first, parameters_second, strict=True)]
+    assert_all_close(backward(layer, dy_second), dinputs_second)
+    assert_all_close(backward(layer, dy_first), dinputs_first)
+    sums = [a + b for a, b in zip(dparameters_first, dparameters_second, strict=True)]
     assert_all_close(parameter_gradients(layer), sums)
 
 
@@ -199,28 +199,28 @@ def backward_is_linear_in_the_upstream_gradient(layer, inputs):
     """Upstream 0 gives exactly 0; 2u - 3v gives 2 times the result of u minus 3 times that of v."""
 
     def gradients(dy=None):
-        dy, of_inputs, of_parameters = separate(layer, inputs, 0, dy)
-        return dy, [*of_inputs, *of_parameters]
+        dy, dinputs, dparameters = run_alone(layer, inputs, 0, dy)
+        return dy, [*dinputs, *dparameters]
 
-    u, of_u = gradients()
+    u, from_u = gradients()
     v = upstream_for(u, 1)
-    (_, of_v), (_, of_0), (_, of_sum) = map(gradients, (v, 0 * u, 2 * u - 3 * v))
-    assert not any(gradient.any() for gradient in of_0)
-    assert_all_close(of_sum, [2 * a - 3 * b for a, b in zip(of_u, of_v, strict=True)])
+    (_, from_v), (_, from_0), (_, from_sum) = map(gradients, (v, 0 * u, 2 * u - 3 * v))
+    assert not any(gradient.any() for gradient in from_0)
+    assert_all_close(from_sum, [2 * a - 3 * b for a, b in zip(from_u, from_v, strict=True)])
 
 
-def what_backward_returns_shares_memory_with_nothing(layer, inputs):
-    """Its receiver may overwrite it, also before an earlier forward has its backward.
+def gradients_share_memory_with_no_other_array(layer, inputs):
+    """Their receiver may overwrite them, even before an earlier forward has its backward.
 
-    No array that others hold is written into, either: the first of two outputs stays as it was.
+    Backward writes into no array that others hold, either: the first of two outputs stays as is.
     """
     for dropping in True, False:  # a dropout that is off returns dy as it is
         with mode(training=dropping):
             outputs = [forward(layer, inputs), forward(layer, inputs)]
             dy = upstream_for(outputs[0])
-            unchanged = freeze([*outputs, dy])
+            assert_unchanged = freeze([*outputs, dy])
             gradients = backward(layer, dy)
-        unchanged()
+        assert_unchanged()
         others = [dy, *outputs, *saved_arrays(layer), *arrays_of(inputs)]
         for parameter in layer.named_parameters().values():
             others += [parameter.data, parameter.grad]
@@ -273,43 +273,43 @@ def inference_saves_nothing_and_drops_nothing(layer, inputs):
 
 
 @every_part
-def test_the_rules_of_layers(name, stand_in):
-    """The traceback ends in the rule that is broken."""
-    keeps_the_rules(name, np)
-    keeps_the_rules(name, stand_in)
+def test_every_layer_follows_the_rules(name, stand_in):
+    """The traceback ends in the function of the broken rule."""
+    assert_rules_hold(name, np)
+    assert_rules_hold(name, stand_in)
 
 
-def keeps_the_rules(name: str, xp):
-    """One layer for all rules, while nobody writes into its arguments and parameters."""
+def assert_rules_hold(name: str, xp):
+    """Apply all rules to one layer; none of them writes into its arguments or parameters."""
     no_formula_changes_the_dtype(*prepare(name, xp, np.float32))
     layer, inputs = prepare(name, xp)
-    held = [parameter.data for parameter in layer.named_parameters().values()]
-    unchanged = freeze([*arrays_of(inputs), *held])
+    parameters = [parameter.data for parameter in layer.named_parameters().values()]
+    assert_unchanged = freeze([*arrays_of(inputs), *parameters])
     no_formula_changes_the_dtype(layer, inputs)
     each_forward_serves_one_backward(layer, inputs)
-    what_backward_returns_shares_memory_with_nothing(layer, inputs)
+    gradients_share_memory_with_no_other_array(layer, inputs)
     two_forwards_may_precede_two_backwards(layer, inputs)
     backward_is_linear_in_the_upstream_gradient(layer, inputs)
     inference_saves_nothing_and_drops_nothing(layer, inputs)
-    unchanged()
+    assert_unchanged()
 
 
 def freeze(arrays: list) -> Callable[[], None]:
-    """Frozen arrays make writing raise -> a function that compares them with copies.
+    """Make arrays read-only -> a function that asserts that they still equal their copies.
 
-    The copies catch writing through an older view. Arrays of a device cannot be frozen, so there
-    the copies alone catch it.
+    The copies catch a write through an older view. Arrays of a device cannot be read-only, so
+    there the copies alone catch a write.
     """
     copies = [array.copy() for array in arrays]
     for array in arrays:
         if isinstance(array, np.ndarray):
             array.flags.writeable = False
 
-    def unchanged():
+    def assert_unchanged():
         for array, copy in zip(arrays, copies, strict=True):
             assert_same(array, copy)
 
-    return unchanged
+    return assert_unchanged
 
 
 @every_part

@@ -372,7 +372,7 @@ def test_a_mistake_deep_in_a_model_is_found_where_it_is():
 def test_a_wrong_gradient_of_a_parameter_explains_that_parameter_alone():
     first = in_parameter("gamma", nf.LayerNorm(D), np.negative)
     second = in_parameter("beta", nf.LayerNorm(D), lambda g: 2 * g)
-    x = np.concatenate([X, X[:1]])  # a batch size of 2 would be a cause, too
+    x = np.concatenate([X, X[:1]])  # a batch size of 2 would be another possible cause
     assert reports(Chain(first, Chain(second, nf.LayerNorm(D))), [x]) == {
         "parts.0.gamma": "`parts.0` (Wrong) is wrong by itself, in gamma: constant ratio -1: the "
         "sign is wrong.",

@@ -51,7 +51,7 @@ def test_rounding_follows_t5_s_own_code():
         assert found.tolist() == expected
 
 
-@pytest.mark.parametrize("length", [7, 40])  # the latter takes tiles
+@pytest.mark.parametrize("length", [7, 40])  # a length of 40 takes tiles
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("constant", [None, ALiBi(H)])
 def test_relative_positions_are_a_bias_of_scores_with_its_gradient(length, causal, constant, rng):

@@ -128,9 +128,9 @@ def assert_alike(found, expected):
 @pytest.mark.parametrize("reach", REACHES)
 @pytest.mark.parametrize("bias", BIASES)
 def test_tiles_equal_the_plain_formula(bias, reach, xp):
-    """With the same dropout masks, in groups, and for a pattern of each kind.
+    """With the same dropout masks, in groups, and for each kind of pattern.
 
-    Dropout is on for every second one, with the next reach for the others.
+    Every second pattern has dropout; with the next reach the other patterns have it.
     """
     for number, (pattern, groups, rows) in enumerate(
         (
@@ -423,7 +423,7 @@ def test_steps_after_a_long_prefix_equal_the_whole_sequence(rng):
 
 
 def test_memory_grows_with_the_length(rng):
-    """Not with its square. At 1,024 it is less than a quarter of the plain formula's."""
+    """And not with its square. A length of 1,024 takes less than a quarter of the plain memory."""
 
     def peak(layer, length, *reach):
         x = rng.standard_normal((3, 1, 1, length, 8)).astype(np.float32)

@@ -120,7 +120,7 @@ def test_what_is_said_of_depth_was_measured():
 
 
 @pytest.mark.parametrize("name", depth.RUNS)
-def test_the_stored_runs_are_those_of_today(name):
+def test_training_repeats_the_stored_runs(name):
     """The first steps once more."""
     (today,) = depth.learn(*depth.RUNS[name], stop=depth.EVERY)
     assert today == pytest.approx(measured(6)["losses"][name][0], abs=0.02)

@@ -136,8 +136,8 @@ def test_the_text_has_the_numbers_of_the_runs():
 
 
 @pytest.mark.parametrize(("name", "sentences"), RUNS)
-def test_the_stored_runs_are_those_of_today(name, sentences, monkeypatch):
-    """The first steps once more; later ones differ by rounding."""
+def test_training_repeats_the_stored_runs(name, sentences, monkeypatch):
+    """Training repeats the first steps; rounding changes the later steps."""
     monkeypatch.setattr(runs, "writes", lambda model, french: french)
     stored, today = runs.trained(name, sentences)[0], runs.train(name, 1, sentences, 2 * runs.EVERY)
     np.testing.assert_allclose(today.losses, stored.losses[:2], atol=0.02)

@@ -61,16 +61,16 @@ def test_the_check_finds_each_mistake_at_the_right_place(bug):
 
 
 @pytest.mark.parametrize("bug", bugs.BUGS)
-def test_the_stored_runs_are_those_of_today(bug, monkeypatch):
-    """The first steps once more; later ones differ by rounding."""
+def test_training_repeats_the_stored_runs(bug, monkeypatch):
+    """Training repeats the first steps; rounding changes the later steps."""
     monkeypatch.setattr(bugs, "greedy", lambda model, ids, max_length: [()] * len(ids))
     today = bugs.train(bug, bugs.SEEDS[0], 2 * bugs.EVERY)
     np.testing.assert_allclose(today.losses, bugs.curve(bug)[:2], atol=0.02)
 
 
 @pytest.mark.parametrize("bug", ["tied", "none"])
-def test_a_stored_report_is_that_of_today(bug):
-    """The Python below the simulation runs two more; test_diagnosis.py has all in a layer."""
+def test_a_check_repeats_the_stored_report(bug):
+    """The Python below the simulation checks two more; test_diagnosis.py checks each in a layer."""
     assert bugs.check_model(bug) == bugs.report(bug)
 
 

@@ -118,7 +118,7 @@ def test_each_part_of_the_map_has_a_file_and_a_case():
 
 
 @pytest.mark.parametrize(("name", "task"), [*zip(families.FAMILIES, [*RUNS] * 2, strict=True)])
-def test_the_stored_runs_are_those_of_today(name, task, monkeypatch):
+def test_training_repeats_the_stored_runs(name, task, monkeypatch):
     """Training repeats the first loss of each kind; rounding changes the later losses."""
     monkeypatch.setattr(families, "TESTED", 4)
     result, stored = families.train(name, task, stop=families.EVERY), RUNS[task][name]

@@ -188,7 +188,7 @@ class InThreads(Layer):
 
 
 @pytest.mark.parametrize("name", ["feed_forward", "swiglu", "self_attention", "groups"])
-def test_gradients_of_what_is_cut_agree_with_numerical_ones(name):
+def test_gradients_of_cut_layers_agree_with_numerical_ones(name):
     checked = GradientCheck(InThreads(CUT[name][0], 2), [X[:2]])
     assert len(checked.tensors) > 4
     for tensor in checked.tensors:

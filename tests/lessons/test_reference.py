@@ -25,7 +25,7 @@ def test_every_public_name_has_an_example():
 
 @pytest.mark.parametrize("page", reference.PAGES)
 def test_examples_run_and_use_their_names(page, monkeypatch):
-    """The extra `docs` alone, which README's first command installs, is enough to run it."""
+    """The extra `docs` alone, which README's first command installs, is enough to run them."""
     setup = configparser.ConfigParser()
     setup.read(reference.FOLDER.parents[1] / "setup.cfg")
     extras = {
@@ -38,11 +38,11 @@ def test_examples_run_and_use_their_names(page, monkeypatch):
         name = entry.names[0]
         if name == "Subwords" and not find_spec("sentencepiece"):
             continue
-        used = ast.walk(ast.parse(reference.examples(page)[1][name]))
-        assert {*entry.names} <= {node.id for node in used if isinstance(node, ast.Name)}, name
+        nodes = ast.walk(ast.parse(reference.examples(page)[1][name]))
+        assert {*entry.names} <= {node.id for node in nodes if isinstance(node, ast.Name)}, name
         assert reference.run(page, name).strip(), name
         assert all(entry.docs) or entry.is_constant, name
-        if name.endswith("Config") or name == "Recipe":  # what a setting means is in sight
+        if name.endswith("Config") or name == "Recipe":  # the comments on settings are visible
             lines = signature(name, entry.objects[0]).splitlines()
             assert max(map(len, lines)) <= reference.WIDTH, name
 

@@ -383,25 +383,25 @@ def test_a_timeline_fills_without_a_stop(open_page):
     assert covered[0] == 1 and np.mean(np.diff(covered[len(covered) // 2 :]) < 0) > 0.8
 
 
-SEEN = "get_text", "get_xydata", "get_offsets", "get_array", "get_path", "get_linewidth"
+GETTERS = "get_text", "get_xydata", "get_offsets", "get_array", "get_path", "get_linewidth"
 
 
 @pytest.mark.parametrize(("page", "simulation"), CASES.values())
 def test_its_window_shows_what_a_widget_says(page, simulation):
-    def drawn() -> list:
-        """What can be seen of its stage; to draw it takes longer."""
-        seen = (getattr(part, how, None) for part in stage.findobj() for how in SEEN)
-        return [str(found()) for found in seen if found]
+    def visible() -> list:
+        """What the stage shows, as text, because drawing takes longer."""
+        getters = (getattr(part, name, None) for part in stage.findobj() for name in GETTERS)
+        return [str(getter()) for getter in getters if getter]
 
     figure = Figure(figsize=simulation.size)
     FigureCanvasAgg(figure).draw_idle = lambda: None
     simulation.in_window(figure)
     stage = figure.subfigs[0]
-    before = drawn()
+    before = visible()
     for widget in figure.widgets:
         widget.eventson = widget is figure.widgets[-1]  # drawn once
         widget.set_val(widget.valmax)
-    assert drawn() != before
+    assert visible() != before
 
 
 @pytest.mark.parametrize(("page", "simulation"), simulations(Stepper))

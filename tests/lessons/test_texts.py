@@ -114,11 +114,11 @@ def overprinted(figure) -> list[str]:
     arrows = [text.arrow_patch for text in texts if getattr(text, "arrow_patch", None)]
     if arrows:
         figure.draw_without_rendering()
-    else:  # texts alone are in their places once the axes are
+    else:  # without arrows, placing the axes places the texts
         figure.get_layout_engine().execute(figure)
         for axes in figure.axes:
             axes.apply_aspect()
-            axes.get_xlim()  # which computes limits that are due
+            axes.get_xlim()  # computes the limits
     paths = [arrow.get_transform().transform_path(arrow.get_path()) for arrow in arrows]
     texts = [text for text in texts if text.get_text()]
     boxes = [text.get_window_extent() for text in texts]
@@ -207,9 +207,9 @@ def test_answers_of_a_quiz_are_those_that_were_entered_twice(number):
 
 def test_the_lesson_runs_as_a_notebook_does(capsys, monkeypatch):
     """Cell after cell in one namespace; a notebook shows what it can."""
-    module, displayed = lessons.load(11), []
+    module, outputs = lessons.load(11), []
     names = {"__name__": "__main__", "get_ipython": object()}
-    ipython = SimpleNamespace(display=displayed.append)
+    ipython = SimpleNamespace(display=outputs.append)
     with monkeypatch.context() as patches:
         patches.setitem(sys.modules, "IPython", SimpleNamespace(display=ipython))
         patches.setitem(sys.modules, "IPython.display", ipython)
@@ -217,8 +217,8 @@ def test_the_lesson_runs_as_a_notebook_does(capsys, monkeypatch):
             if not cell.is_markdown:
                 exec(compile(cell.text, "<cell>", "exec"), names)
     assert capsys.readouterr().out == ""
-    assert all(isinstance(piece, Piece) for piece in displayed)
-    pictures = [piece for piece in displayed if isinstance(piece, Picture)]
+    assert all(isinstance(piece, Piece) for piece in outputs)
+    pictures = [piece for piece in outputs if isinstance(piece, Picture)]
     assert pictures[0]._repr_png_().startswith(b"\x89PNG")
 
 

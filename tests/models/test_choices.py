@@ -48,8 +48,8 @@ CHOICES = [
     *(dict(normalization=name) for name in NORMALIZATIONS),
     *(dict(positions=name) for name in POSITIONS),
 ]
-# Choices inside a layer, which all models build alike: tried with texts alone.
-INSIDE = {"mixers", "feed_forwards"}
+# Choices inside a layer, which all models build alike: only models of texts try them.
+LAYER_CHOICES = {"mixers", "feed_forwards"}
 # What is tried by the type of a rule, in this order; of a choice all names.
 VALUES = {
     bool: (True, False),
@@ -63,7 +63,7 @@ def is_possible(kind, choice) -> bool:
     if not issubclass(kind.Config, nf.TowerConfig):
         return not choice
     mixers = choice.get("mixers", "attention").split(",")
-    if kind in (nf.VisionTransformer, nf.SpeechTransformer) and choice.keys() & INSIDE:
+    if kind in (nf.VisionTransformer, nf.SpeechTransformer) and choice.keys() & LAYER_CHOICES:
         return False
     return not kind.Config.both_ways or all(MIXERS[name].looks_ahead for name in mixers)
 
@@ -109,7 +109,7 @@ def test_a_setting_changes_the_model_or_is_refused(kind, choice):
                 changed = any(one != other for one, other in zip(found, before, strict=True))
             except InputError as refused:
                 if "belongs to" in str(refused):
-                    break  # whatever its value is
+                    break  # it is refused whatever its value is
                 if "a sequence of length" not in str(refused):
                     continue
                 changed = True  # a limit, which the batch exceeds

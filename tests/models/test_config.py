@@ -244,8 +244,8 @@ def test_parallel_sublayers_are_attention_and_a_dense_network(sublayers, complai
     parallel = dict(norm="pre", sublayers=sublayers)
     message = complaint(nf.LanguageModel.Config, **SMALL, **parallel, feed_forwards="experts")
     assert f"sublayers {sublayers}, feed_forwards experts. Choose" in message
-    refused = f"no place for cross-attention; received sublayers {sublayers}. Leave"
-    assert refused in complaint(nf.Config.base, V, sublayers=sublayers)
+    message = f"no place for cross-attention; received sublayers {sublayers}. Choose in_turn."
+    assert message in complaint(nf.Config.base, V, sublayers=sublayers)
     layer = nf.LanguageModel(nf.LanguageModel.Config(**SMALL, **parallel)).tower.layers[0]
     shared = layer.feed_forward.norm is layer.self_attention.norm
     assert shared == (sublayers == "parallel_one_norm")

@@ -223,8 +223,8 @@ def test_several_positions_may_follow_what_is_remembered(kind, form):
 
 
 @every_model()
-def test_the_seed_determines_the_first_weights_and_the_config_their_least_number(kind, form):
-    """The least parameters of a config are the entries of its matrices."""
+def test_the_seed_determines_the_weights_and_the_config_the_least_parameters(kind, form):
+    """The least number of parameters of a config is the number of entries of its matrices."""
     config = kind.Config(**(SIZES[kind] | form))
     weights = [nf.pack(kind(config, *seed)).data for seed in ((), (0,), (3,))]
     assert_array_equal(weights[0], weights[1])

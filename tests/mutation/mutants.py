@@ -32,8 +32,8 @@ def parsed(expression: str, **parts: ast.AST) -> ast.AST:
     return Insert().visit(ast.parse(expression, mode="eval").body)
 
 
-def called(node: ast.AST) -> str:
-    """The last name of the function that a call calls; "" for other nodes."""
+def function_name(node: ast.AST) -> str:
+    """The last name of a call's function, such as "sum" of x.sum(); "" for other nodes."""
     function = node.func if isinstance(node, ast.Call) else None
     return getattr(function, "attr", getattr(function, "id", ""))
 
@@ -75,7 +75,7 @@ class Operators:
         """a - b -> b - a; a / b -> b / a; a @ b -> b @ a; matmul(a, b) -> matmul(b, a)."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Div | ast.MatMult):
             yield ast.BinOp(node.right, node.op, node.left)
-        if called(node) == "matmul":
+        if function_name(node) == "matmul":
             yield ast.Call(node.func, node.args[::-1], node.keywords)
 
     def missing_sign(node):
@@ -85,7 +85,7 @@ class Operators:
 
     def epsilon_outside_the_root(node):
         """sqrt(a + b) -> sqrt(a) + b."""
-        if called(node).endswith("sqrt"):
+        if function_name(node).endswith("sqrt"):
             (inside,) = [arg for arg in node.args[:1] if isinstance(arg, ast.BinOp)] or [None]
             if inside and isinstance(inside.op, ast.Add):
                 yield ast.BinOp(ast.Call(node.func, [inside.left], []), ast.Add(), inside.right)
@@ -166,7 +166,7 @@ class Operators:
 
     def stale_saved_value(node):
         """self.pop_saved() -> self.saved.pop(0); the oldest record, not the latest."""
-        if called(node) == "pop_saved" and ast.unparse(node) == "self.pop_saved()":
+        if function_name(node) == "pop_saved" and ast.unparse(node) == "self.pop_saved()":
             yield parsed("self.saved.pop(0)")
 
     def dropout_scale_missing(node):
@@ -249,7 +249,7 @@ class Mutant:
     line: int
     in_function: bool  # else it takes effect when the module is imported: defaults, constants
     whole: ast.AST  # the statement
-    statement: str  # its text; of a compound one the head
+    statement: str  # its text; only the head of a compound statement
     site: tuple  # the node, its replacement, its parent, and the parent's field and index
 
     @property
@@ -379,7 +379,7 @@ def _nodes(tree: ast.Module):
                 setattr(child, IN_BACKWARD, backward)
                 setattr(child, FUNCTION, inside)
                 setattr(child, STATEMENT, isinstance(node, ast.Expr))
-                if called(child) == "reshape":
+                if function_name(child) == "reshape":
                     for size in child.args:
                         if isinstance(size, ast.UnaryOp):
                             setattr(size.operand, IN_RESHAPE, True)

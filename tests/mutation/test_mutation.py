@@ -70,7 +70,7 @@ def plain_items(monkeypatch):
 
 
 def test_verdicts(plain_items, monkeypatch):
-    """Of tests that look, that run only, that die, that take all memory."""
+    """On tests that check, that only run, that die, and that take all memory."""
 
     def looks():
         weights = np.array([[0.25, 0.75]])

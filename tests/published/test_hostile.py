@@ -333,9 +333,9 @@ def test_a_part_that_numformer_lacks_is_named(kind, values, words, tmp_path, com
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_folder_is_refused_in_one_line(kind, tmp_path, call):
-    """And nothing runs. Of the kinds that are read by the same functions, fewer are tried."""
+    """And none of its code runs. Kinds that share the functions that read them get fewer tries."""
     whole = RandomModel(kind, CASES[kind], np.float32).save(tmp_path / "whole")
-    load_published(whole)  # which is not
+    load_published(whole)  # the whole folder is accepted
     for damage in damaged_config, damaged_arrays, damaged_folder:
         every = 2 if kind in SIZES else 12
         for seed in range([*KINDS].index(kind) % every, 30, every):

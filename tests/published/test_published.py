@@ -49,8 +49,8 @@ def reference():
     return pytest.importorskip("published_reference", reason=NO_TRANSFORMERS)
 
 
-def computed(names) -> list[str]:
-    """The names of what transformers computes; where it is missing, one, whose test is skipped."""
+def compared_cases(names) -> list[str]:
+    """The cases to compare with transformers; if it is missing, one case, whose test is skipped."""
     return [*names][: None if importlib.util.find_spec("transformers") else 1]
 
 
@@ -91,7 +91,7 @@ def assert_agree_with_stored(results: dict[str, np.ndarray], numbers: dict) -> N
     assert_agree(fingerprint(results), {n: np.array(both) for n, both in numbers.items()}, 1e-9)
 
 
-@pytest.mark.parametrize("name", computed(CASES))
+@pytest.mark.parametrize("name", compared_cases(CASES))
 def test_logits_and_gradients_are_those_of_transformers(name, tmp_path, reference):
     double, single, theirs = compared(name, tmp_path, reference)
     assert max(double) <= 1e-10 and max(single) <= 1e-5
@@ -133,7 +133,7 @@ def test_the_table_of_kinds_is_that_of_the_stored_comparisons():
     assert all(f"| `{kind}` |" in text.split(table())[1] for kind in REFUSED)
 
 
-@pytest.mark.parametrize("kind", computed(KINDS))
+@pytest.mark.parametrize("kind", compared_cases(KINDS))
 def test_the_classes_of_the_table_open(kind, tmp_path, reference):
     """Those with a head in the cases; here the class without one, as transformers saves it."""
     values = next(values for values in CASES.values() if values["model_type"] == kind)
@@ -163,7 +163,7 @@ def test_arrays_logits_and_gradients_are_the_stored_ones(name, tmp_path):
     assert_agree_with_stored(example.results(), numbers["results"])
 
 
-@pytest.mark.parametrize("name", computed(CASES))
+@pytest.mark.parametrize("name", compared_cases(CASES))
 def test_what_transformers_saves_is_loaded_as_it_is(name, tmp_path, reference):
     example = RandomModel(name, CASES[name], np.float32)
     theirs = reference.load(example.save(tmp_path / "ours"), example.values)
@@ -280,7 +280,7 @@ def test_arrays_of_two_types_lose_no_digits(tmp_path):
 def test_the_gradients_of_a_published_model_are_checked_by_its_first_layer(
     name, tmp_path, call, monkeypatch
 ):
-    """At its own width and with its weights; a wrong backward is found, here of one of them."""
+    """With its own width and weights; for one model, the check also finds a wrong backward."""
     folder = RandomModel(name, CASES[name], np.float32).save(tmp_path)
     code, out, err = call(gradient_check.main, f"--run {folder}")
     assert (code, err) == (0, []) and "layers.1" not in "".join(out), out
@@ -428,7 +428,7 @@ def test_the_towers_of_a_clip_are_described_in_two_places():
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_what_is_written_is_what_transformers_generated(name, tmp_path):
+def test_models_write_the_ids_that_transformers_generated(name, tmp_path):
     """Id for id, for sequences of which some end early and some are padded."""
     example, (_, beam) = WritingModel(name, CASES[name]), BEAMS
     model, _ = load_published(example.save(tmp_path))
@@ -441,7 +441,7 @@ def test_what_is_written_is_what_transformers_generated(name, tmp_path):
     assert dict(zip(map(str, BEAMS), written, strict=True)) == stored()[name]["written"]
 
 
-@pytest.mark.parametrize("name", computed(WRITERS))
+@pytest.mark.parametrize("name", compared_cases(WRITERS))
 def test_transformers_generates_the_stored_ids(name, tmp_path, reference):
     example = WritingModel(name, CASES[name])
     folder = example.save(tmp_path)

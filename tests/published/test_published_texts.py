@@ -712,7 +712,7 @@ def test_what_is_converted_comes_back_as_it_was(name, tmp_path, call):
         assert json.loads(path.read_text()) == json.loads((back / path.name).read_text())
     if name != "vit":
         asked = "the small [MASK]" if name == "bert" else "a dog"
-        how = dict(max_length=9) if name == "t5" else {}  # which would write 512 symbols
+        how = dict(max_length=9) if name == "t5" else {}  # else it writes 512 symbols
         written = [nf.load(path)(asked, **how) for path in (folder, tmp_path / "run", back)]
         assert written[0] == written[1] == written[2]
     code, _, err = call(convert.main, f"{folder} --out {back}")

@@ -24,7 +24,7 @@ def test_the_files_are_those_that_transformers_opens(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "needed", "received"),
+    ("kind", "changes", "requirements", "received"),
     [
         ("llama", dict(attention_bias=True), "attention_bias False", "attention_bias True"),
         ("bert", dict(embedding_norm=False), "embedding_norm True", "embedding_norm False"),
@@ -39,15 +39,15 @@ def test_the_files_are_those_that_transformers_opens(tmp_path):
     ],
 )
 def test_a_model_is_published_again_if_its_kind_has_all_its_parts(
-    kind, changes, needed, received, tmp_path, complaint
+    kind, changes, requirements, received, tmp_path, complaint
 ):
-    """Rates of dropout are no parts."""
+    """Dropout rates are not parts."""
     model = RandomModel(kind, CASES[kind], np.float32).model
     other = type(model)(replace(model.config, **changes), 1)
-    if needed:
+    if requirements:
         message = complaint(save_published, tmp_path, other, {"published": CASES[kind]})
-        rule, fix = f"a model exported as {kind} has {needed}", f"Train a model with {needed}."
-        assert message == f"{rule}; received {received}. {fix}"
+        rule = f"a model exported as {kind} has {requirements}; received {received}."
+        assert message == f"{rule} Train a model with {requirements}."
     else:
         save_published(tmp_path, other, {"published": CASES[kind]})
         state, expected = load_published(tmp_path)[0].state_dict(), other.state_dict()

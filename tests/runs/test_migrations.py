@@ -36,7 +36,7 @@ CLOSE = dict(rtol=1e-3, atol=1e-4)
 
 @functools.cache
 def drawn(*how) -> SequenceTask:
-    """A task whose sequences are drawn once, with few of them to write."""
+    """A task that draws its sequences once and writes answers to only a few."""
     task = SequenceTask(*how)
     task.test = task.test[:9]
     sources = [source for source, _ in task.test]

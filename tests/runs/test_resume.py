@@ -98,15 +98,15 @@ def straight(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def averaged(tmp_path_factory):
-    """Such a run of averaged weights."""
+def averaged_run(tmp_path_factory):
+    """The folder of a run like `straight`, but with averaged weights."""
     run(folder := tmp_path_factory.mktemp("runs"), steps=14, task=Copying(MEASURES), average=2)
     return folder
 
 
 @pytest.fixture(scope="module")
-def logged(tmp_path_factory):
-    """A run of 14 steps that logs each; its measure grows with the step."""
+def logged_run(tmp_path_factory):
+    """The folder of a run that logs each of its 14 steps; its measure grows."""
     run(folder := tmp_path_factory.mktemp("runs"), 14, task=Copying([0.0, 2.0, 3.0]), log_every=1)
     return folder
 
@@ -139,8 +139,8 @@ def test_a_run_resumed_after_a_kill_repeats_what_was_not_saved(tmp_path, straigh
 @pytest.mark.parametrize("name", ["last.safetensors", "best.safetensors"])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("number", "average"), [(2, 1), (1, 2)])
-def test_a_run_that_is_killed_around_a_write_goes_on(
-    tmp_path, name, after, number, average, straight, averaged
+def test_a_run_that_is_killed_around_a_write_can_be_resumed(
+    tmp_path, name, after, number, average, straight, averaged_run
 ):
     """Where best.safetensors is still to be written, from last.safetensors alone."""
     how, replace, seen = dict(steps=14, average=average), os.replace, []
@@ -160,7 +160,7 @@ def test_a_run_that_is_killed_around_a_write_goes_on(
     (folder / f"{name}{PARTIAL}").write_bytes(b"half")
     done = last(folder)[1]["step"] // 5 if (folder / "last.safetensors").exists() else 0
     run(folder, task=Copying(MEASURES[done:]), resume=True, **how)
-    assert_same_run(folder, straight[0] if average == 1 else averaged)
+    assert_same_run(folder, straight[0] if average == 1 else averaged_run)
 
 
 @pytest.fixture(scope="module")
@@ -279,8 +279,8 @@ def test_resuming_with_another_config_or_seed_is_refused(tmp_path, complaint):
 @pytest.mark.parametrize(
     ("steps", "stopped", "extra"), [(8, None, [(8, True)]), (8, 6, []), (20, 6, []), (10, None, [])]
 )
-def test_a_run_with_another_end_is_the_one_that_had_it_before(
-    tmp_path, steps, stopped, extra, logged
+def test_a_run_resumed_to_another_end_equals_a_run_with_that_end(
+    tmp_path, steps, stopped, extra, logged_run
 ):
     """Weights, losses, rates and evaluations; the old end adds an evaluation, where there was one.
 
@@ -293,7 +293,7 @@ def test_a_run_with_another_end_is_the_one_that_had_it_before(
     else:
         run(folder, steps, task=Copying([0.0, grows[steps]]), **how)
     run(folder, 14, task=Copying([3.0] if steps == 10 else [2.0, 3.0]), resume=True, **how)
-    found, expected = without_seconds(folder), without_seconds(logged)
+    found, expected = without_seconds(folder), without_seconds(logged_run)
     lines, others = found.pop("metrics.jsonl"), expected.pop("metrics.jsonl")
     assert found == expected
     assert [(line["step"], "measure" in line) for line in lines if line not in others] == extra

@@ -1,4 +1,4 @@
-"""What tests of tasks share: an empty folder, quick pictures, scripts that succeed or refuse."""
+"""Fixtures for tests of tasks: an empty folder, quick pictures, scripts that succeed or refuse."""
 
 from io import BytesIO
 from pathlib import Path
@@ -17,18 +17,18 @@ def in_an_empty_folder(empty_folder):
 
 @pytest.fixture(autouse=True)
 def in_one_process(monkeypatch):
-    """Unless a test asks for --parts: to fork a process takes longer than these models train."""
+    """Unless a test sets --parts: a fork takes longer than the training of these models."""
     monkeypatch.setattr(training, "default_parts", lambda xp: 1)
 
 
 @pytest.fixture
 def pixels():
-    """A test that asks for it draws its pictures to the last pixel."""
+    """A test that requests this fixture draws whole pictures."""
 
 
 @pytest.fixture(autouse=True)
 def quick_pictures(request, monkeypatch):
-    """Elsewhere a picture has the first bytes of a PNG, then its titles: pixels take long."""
+    """In other tests a picture is the first bytes of a PNG and its titles: pixels take long."""
 
     def save(figure, file, **how):
         content = b"\x89PNG\r\n\x1a\n" + repr([a.get_title() for a in figure.axes]).encode()
@@ -36,7 +36,7 @@ def quick_pictures(request, monkeypatch):
 
     if "pixels" not in request.fixturenames:
         monkeypatch.setattr(Figure, "savefig", save)
-        monkeypatch.setattr(Figure, "findobj", lambda figure, kind: [])  # texts, to choose fonts
+        monkeypatch.setattr(Figure, "findobj", lambda figure, kind: [])  # no fonts to choose
 
 
 @pytest.fixture

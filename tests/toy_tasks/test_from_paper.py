@@ -26,7 +26,7 @@ def test_targets_are_reversed_sources():
 
 
 def test_it_learns(capsys, monkeypatch):
-    """Its loss falls towards what label smoothing leaves; three digits are soon reversed."""
+    """The loss falls towards the floor of label smoothing; three digits are quick to learn."""
     monkeypatch.setattr(from_paper, "BATCH", 16)
     monkeypatch.setattr(from_paper, "LONGEST", 3)
     with blas.training_threads(1):

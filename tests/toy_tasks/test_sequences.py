@@ -27,7 +27,7 @@ TRAINED_ON = [word for word in WORDS if not is_held_out(word)]
 
 
 @pytest.fixture(autouse=True)
-def a_third_of_the_sources(monkeypatch):
+def fewer_sources(monkeypatch):
     monkeypatch.setattr(sequences, "HELD_OUT_SOURCES", 2000)
 
 

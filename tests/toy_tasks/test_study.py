@@ -129,7 +129,7 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, re
     refuse(copying, "--resume --out runs/norms", "runs/norms, a run of norms. Use")
 
 
-def test_a_title_of_a_chart_is_no_formula(pixels):
+def test_a_chart_does_not_read_its_title_as_a_formula(pixels):
     draw({"a": [{"total": 1, "seed": 2}]}, Path())
     assert Path("norms.png").read_bytes().startswith(b"\x89PNG")
 

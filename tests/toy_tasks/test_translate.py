@@ -272,7 +272,7 @@ def test_figures_are_sacrebleu_s_of_what_was_written_against_the_right_ones(caps
 def test_a_perfect_translation_has_a_bleu_of_100_in_any_script(
     language, right, tokenizers, capsys, monkeypatch
 ):
-    """Moses compiles lists of all letters of a script, which takes long: here of the sentences'."""
+    """Moses compiles all letters of a script, which is slow; here only the sentences' letters."""
     monkeypatch.setattr(sacremoses.tokenize.perluniprops, "chars", lambda script: "".join(right))
     monkeypatch.setattr(moses, "_moses", functools.cache(moses._moses.__wrapped__))
     for rules in (language, ""):

@@ -96,7 +96,8 @@ def test_the_first_that_broke_is_named(tmp_path, place):
     watched = {name: set(vars(layer)) for name, layer in layers.items()}
     text = broken(model, tmp_path)
     assert f"NaN or infinity first appears in {place}. " in text
-    assert text.endswith("No rate was used yet: start again with a new model, or with other data.")
+    fix = "No rate has been used yet: start again with a new model, or with other data."
+    assert text.endswith(fix)
     for name, layer in layers.items():
         assert set(vars(layer)) - {"_saved"} == watched[name] - {"_saved"}
 

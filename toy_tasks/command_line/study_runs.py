@@ -82,10 +82,10 @@ def train_side_by_side(
             while waiting and len(running) < jobs and not interrupted:
                 process, outcome = _start(context, study, run := waiting.pop(0))
                 running[process] = run, outcome
-            ended = wait([process.sentinel for process in running], timeout=0.2)
+            ready = wait([process.sentinel for process in running], timeout=0.2)
             if interrupted:
                 break
-            for process in [process for process in running if process.sentinel in ended]:
+            for process in [process for process in running if process.sentinel in ready]:
                 process.join()
                 run, outcome = running.pop(process)
                 try:

@@ -38,7 +38,7 @@ DEFAULTS = dict(
 
 
 DEVELOPMENT, TEST = 512, 2048  # distinct sources that are held out
-HELD_OUT_SOURCES = 6000  # the most that a task draws for them
+HELD_OUT_SOURCES = 6000  # a task draws at most this many to find them
 
 
 @dataclass(frozen=True, eq=False)
