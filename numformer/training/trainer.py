@@ -380,7 +380,7 @@ def _text_description(task, model: Model) -> dict | None:
             "a task's text has the vocabularies that its model was built for, and its lengths are "
             "integers up to 4096",
             repr(text)[:200],
-            "Make both from the same vocabularies: numformer.Transduction(source, target, 20), and a "
-            "Config with source_vocabulary=len(source), target_vocabulary=len(target).",
+            "Make both from the same vocabularies: numformer.Transduction(source, target, 20), and "
+            "a Config with source_vocabulary=len(source), target_vocabulary=len(target).",
         )
     return as_json("the text's description()", description)
