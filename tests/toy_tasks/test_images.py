@@ -131,7 +131,7 @@ def test_the_drawn_attention_is_from_the_class_token_to_the_patches(pixels):
     assert imread("a.png").std() > 0.01
 
 
-def test_images_of_a_file_are_learned_and_named(succeed):
+def test_images_of_a_file_are_learned_and_named(succeed, refuse):
     images = np.stack([IMAGES, IMAGES / 2, IMAGES / 4], axis=-1)
     np.savez("mine.npz", images=images, labels=LABELS)
     *_, use, _, accuracy = out = succeed(main, f"--data mine.npz {TINY}")
@@ -156,6 +156,10 @@ def test_images_of_a_file_are_learned_and_named(succeed):
     shutil.rmtree(folds[4])  # as if the run had been stopped before it
     assert succeed(main, "--resume")[-1] == accuracy
     np.savez("more.npz", images=images[:7] / 2)  # what is white was said by the others
+    quick = f"--data mine.npz {TINY} --quick --no-plots"
+    out = succeed(main, f"{quick} --start {folder}/all-images-1 --out further")
+    assert "accuracy" in out[-1]
+    refuse(main, f"--config {folder}/all-images-1 --data mine.npz", "name the folder of the study")
     out = succeed(main, f"--run {folds[0]} --input more.npz mine.npz")
     model, _ = load_model(folds[0] / "best.safetensors")
     shown = [images[:7] / 2, images]

@@ -238,5 +238,5 @@ def test_impossible_flags_are_refused_without_a_trace(succeed, refuse):
 def test_a_study_begins_with_a_run_whose_weights_fit_every_row(call, succeed, refuse):
     call(copying, f"{RUN} --norm post --out a")
     flags = f"{TINY} --seeds 1 --start a --out"
-    refuse(norms, f"{flags} b", "here (8,), in a none")
+    refuse(norms, f"{flags} b", "here (8,), in a none", "each row, also 'pre norm'")
     succeed(functools.partial(norms, rows={"post": {"norm": "post"}}), f"{flags} c")

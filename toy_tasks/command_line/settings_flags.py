@@ -55,7 +55,7 @@ def settings_from(options: argparse.Namespace, kind: type[Settings], **values) -
             settings[field.name] = known[field.name]
     if settings.get("rate") is not None:
         del settings["factor"]  # which is the task's default
-    return kind(**settings, **values)
+    return kind(**settings | values)
 
 
 def schedule_from(options: argparse.Namespace) -> Schedule:

@@ -56,6 +56,8 @@ def config_file(parser: Parser, path: Path, explicit: Mapping[str, object]) -> S
             values = values["options"]
             if preset and values.get("preset") != preset:
                 raise ValueError(f"it holds all the flags of a run: leave out --preset {preset}")
+            if isinstance(values, dict) and "row" in values:
+                raise ValueError("it is of one model of a study: name the folder of the study")
         if path.suffix != ".json":
             values = {name: _beside(path, v) if name == "data" else v for name, v in values.items()}
         pairs = [pair for one, two in EXCLUSIVE for pair in ((one, two), (two, one))]

@@ -103,7 +103,12 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
         task, kind, config = study.make_task_and_config(run.options)
         training_plan(task, config, run.options, xp)
         if options.start and not options.resume:
-            load_start_weights(kind(config), getattr(task, "text", None), options.start)
+            try:
+                load_start_weights(kind(config), getattr(task, "text", None), options.start)
+            except InputError as problem:
+                rule, received, _ = problem.args
+                fix = f"Leave out --start: it has to fit each row, also {run.options.row!r}."
+                raise InputError(rule, received, fix) from None
     identity = json.loads(json.dumps({"name": study.name, "rows": study.rows}))
     if not options.resume:
         options.out = run_folders.new_folder(options.name, options.out)
