@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from user_layers import Formula, WithAttributes
 
 from numformer.gradient_check import __main__ as gradient_check
@@ -18,6 +19,7 @@ from numformer.paper.embedding import Embedding
 from numformer.paper.feed_forward import ReLU
 from numformer.paper.linear import Linear
 from numformer.paper.softmax import Softmax
+from numformer.randomness import dropout_stream
 
 B, S, T, D, H = 3, 5, 4, 8, 2
 RNG = np.random.default_rng(0)
@@ -246,6 +248,13 @@ def test_the_upstream_gradient_is_random_and_not_the_input_that_the_same_seed_dr
     upstream = GradientCheck(ReLU(), [x], seed=0).upstream
     assert upstream.shape == x.shape and len(np.unique(upstream)) == upstream.size
     assert abs(upstream - x).min() > 0
+
+
+def test_the_masks_of_a_check_are_those_of_its_seed():
+    layer = Dropout(0.5)
+    checked = GradientCheck(layer, [X], seed=7)
+    dropout_stream.reseed(7, 0)
+    assert_array_equal(checked.output, layer.forward(*checked.inputs))
 
 
 def test_elementwise_gradients_of_a_small_layer(rng):

@@ -38,6 +38,8 @@ A factor keeps the order of measures; a number that all evaluations share decide
     training/trainer.py: e.get('held_out_loss', 1)
 An array of the module stays as it is.
     backend.py: return x
+Two empty lists may change places.
+    published/saving.py: needed, received = ([], [])
 Python numbers what a pickle memorizes in order.
     published/pickles.py: memory[len(memory)]
 Arrays of the host have no kernels.

@@ -197,6 +197,11 @@ def test_a_setting_without_support_is_refused_by_its_name(kind, name, complaint)
     assert re.search(r"\. (Choose|Download) |: choose another model\.", refusal)
 
 
+def test_a_config_that_leaves_open_whether_weights_of_experts_sum_to_1_is_refused(complaint):
+    values = {n: value for n, value in CASES["qwen3_moe"].items() if n != "norm_topk_prob"}
+    assert "one without norm_topk_prob" in complaint(read, "qwen3_moe", values)
+
+
 def test_alibi_has_a_power_of_two_of_heads(complaint):
     """With others, published models have slopes of two sequences."""
     refusal = complaint(read, "bloom", CASES["bloom"] | dict(n_head=6, hidden_size=24))

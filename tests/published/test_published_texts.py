@@ -166,6 +166,8 @@ def test_tasks_use_published_models(tmp_path, call, monkeypatch):
     path = str(Path("vit-run", "best.safetensors"))
     assert (code, out) == (0, [f"vit-run is a run: numformer.load_model({path!r})"])
     assert model_of_run(Path("vit-run"))[1]["pictures"] == pictures
+    nf.save_model(Path("best.safetensors"), model, text={"kind": "unknown"})
+    assert "load_model(" in call(convert.main, ". --out odd-run")[1][0]
     pictures["image_std"] = [0.5, 0, 0.3]
     (vit / "preprocessor_config.json").write_text(json.dumps(pictures), encoding="utf-8")
     code, _, err = call(images.main, f"--run {vit} --input picture.png")
