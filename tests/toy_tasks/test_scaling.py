@@ -14,7 +14,8 @@ from numformer.errors import InputError
 from numformer.models.language_model import LanguageModel
 from toy_tasks import scaling
 from toy_tasks.analysis import scaling_laws as laws
-from toy_tasks.analysis.scaling_laws import Law, Run
+from toy_tasks.analysis.scaling_laws import Fit, Form, Law, Run
+from toy_tasks.reports.scaling_law_charts import draw_laws
 from toy_tasks.scaling import CHARACTERS, OnePass, parameter_count
 
 LAW = Law(E=1.2, A=8.0, alpha=0.32, B=60.0, beta=0.41)
@@ -133,6 +134,8 @@ def test_the_bottoms_of_parabolas_are_the_best_sizes():
     assert len(found) > 5
     for budget in found:
         assert budget.best == pytest.approx(np.sqrt(budget.operations / 6), rel=0.3)
+    figure = draw_laws(None, {"letters": (Fit(runs, {"added": Form(law, [], 0.0)}, found, []), [])})
+    assert figure.axes[2].lines[-1].get_xdata().tolist() == [budget.best for budget in found]
     assert laws.growth(found) == pytest.approx(law.growth, abs=0.03) == pytest.approx(0.5, abs=0.03)
     only_smaller = [run for run in runs if run.parameters < run.symbols / 100]
     assert not [budget for budget in laws.budgets(only_smaller) if budget.best]

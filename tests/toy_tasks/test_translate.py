@@ -354,7 +354,8 @@ def test_what_cannot_be_is_refused_in_a_line(data, refuse, complaint):
 
 
 def test_a_translator_begins_with_the_weights_and_subwords_of_another(data, succeed, refuse):
-    succeed(main, f"{TINY} --out a")
+    succeed(main, f"{TINY.replace('--no-plots', '')} --out a")
+    assert Path("a/attention.png").exists()
     for path in data.glob("train*"):
         path.write_text(path.read_text().replace("e", "o"))
     flags = "--data data --start a --steps 6 --max-tokens 60 --no-plots --out b"
