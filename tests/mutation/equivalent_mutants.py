@@ -39,7 +39,7 @@ A factor keeps the order of measures; a number that all evaluations share decide
 An array of the module stays as it is.
     backend.py: return x
 Two empty lists may change places.
-    published/saving.py: needed, received = ([], [])
+    published/saving.py: requirements, received = ([], [])
 Python numbers what a pickle memorizes in order.
     published/pickles.py: memory[len(memory)]
 Arrays of the host have no kernels.
