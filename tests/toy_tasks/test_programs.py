@@ -26,7 +26,7 @@ from tests import equal_runs
 from tests.toy_tasks import small
 from tests.toy_tasks.small import PAGES, RUN, TINY, assert_refused, copying, program
 from toy_tasks import TASKS, __main__, pronounce
-from toy_tasks.command_line import exit_code
+from toy_tasks.command_line import exit_code, training
 from toy_tasks.text_to_text import sequences
 
 FILES = {"config.json", "metrics.jsonl", "last.safetensors", "best.safetensors"}
@@ -69,6 +69,12 @@ def test_a_program_whose_standard_streams_are_closed_goes_on_without_them(monkey
         monkeypatch.setattr(sys, name, None)
     assert exit_code(lambda: copying(f"{RUN} --out run".split())) == 1
     assert exit_code(lambda: copying(["--run", "run"])) == 0
+
+
+def test_a_batch_of_one_sentence_has_one_part(call, monkeypatch):
+    monkeypatch.setattr(training, "default_parts", lambda xp: 2)
+    call(copying, f"{TINY} --batch-size 1 --steps 1 --out run")
+    assert equal_runs.last(Path("run"))[1]["parts"] == 1
 
 
 def test_an_error_of_the_machine_is_one_line(refuse):

@@ -41,13 +41,17 @@ def test_one_source_in_eight_is_held_out_the_same_in_every_process():
     assert sum(map(is_held_out, map(str, range(8000)))) == 999
 
 
-def test_few_held_out_sources_are_for_development_and_for_the_test(complaint):
+def test_held_out_sources_are_for_development_and_for_the_test(complaint, monkeypatch):
     few = task(HELD_OUT[:3] + TRAINED_ON[:5])
     assert len(few.development) == 1 and len(few.test) == 2
     examples = {*few.development, *few.test}
     assert examples == {(source, (source,)) for source in HELD_OUT[:3]}
     for sources, number in ((TRAINED_ON, 0), (TRAINED_ON + HELD_OUT[:1], 1), (HELD_OUT[:20], 20)):
         assert f"{number} held out" in complaint(task, sources)
+    for name, most in ("DEVELOPMENT", 3), ("TEST", 5):
+        monkeypatch.setattr(sequences, name, most)
+    many = task(WORDS)
+    assert len(many.development) == 3 and len(many.test) == 5
 
 
 # What sources look like, how long they are, of what, and what is asked for about some of them.
