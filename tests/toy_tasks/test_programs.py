@@ -25,7 +25,7 @@ from numformer.runs.checkpoints import load_checkpoint, load_model
 from tests import equal_runs
 from tests.toy_tasks import small
 from tests.toy_tasks.small import PAGES, RUN, TINY, assert_refused, copying, program
-from toy_tasks import TASKS, __main__, pronounce
+from toy_tasks import TASKS, __main__, pronounce, reverse
 from toy_tasks.command_line import exit_code, training
 from toy_tasks.text_to_text import sequences
 
@@ -44,6 +44,7 @@ def test_a_quick_run_of_a_task(succeed, pixels):
     settings = json.loads((run / "config.json").read_text())
     assert settings["options"]["quick"] and settings["options"]["steps"] == 20
     assert settings["config"] == saved_values(load_model(run / "best.safetensors")[0].config)
+    assert sequences.read_options(reverse.RULE, ["--quick", "--steps", "500"]).steps == 500
     assert [line["step"] for line in equal_runs.metrics(run)] == [20, 20]
 
 

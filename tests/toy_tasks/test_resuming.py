@@ -124,7 +124,8 @@ def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(succeed, call, 
     flags = "--data b.tsv --start runs/pairs-a --steps 6 --evaluate-every 2 --batch-size 4"
     out = succeed(pairs.main, f"{flags} --activation gelu --no-plots")
     assert "activation is gelu; in runs/pairs-a it was relu" in out
-    assert "runs/pairs-a lacks the source symbols 'x' 'y'; each becomes the unknown symbol" in out
+    fate = "each becomes the unknown symbol, which the model never writes"
+    assert f"runs/pairs-a lacks the symbols 'x' 'y'; {fate}" in out
     assert "begins with the weights of runs/pairs-a" in out
     started, _ = load_model(Path("runs/pairs-a/best.safetensors"))
     assert_same_weights(first_weights["runs/pairs-b"], started.state_dict())

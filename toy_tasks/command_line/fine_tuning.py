@@ -50,7 +50,8 @@ def start_vocabularies(
                 rule = "--start takes a run whose model can write every symbol of this data"
                 fix = "Leave out the texts that contain them, or train without --start."
                 raise InputError(rule, f"{run} without {lack}", fix)
-            print(f"{run} lacks {lack}; each becomes the unknown symbol")
+            fate = "each becomes the unknown symbol, which the model never writes"
+            print(f"{run} lacks the symbols {listing}; {fate}")
     return tuple(vocabularies[name] for name in texts)
 
 

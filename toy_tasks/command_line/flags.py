@@ -127,7 +127,7 @@ line override them"""
     add("--save-settings", type=any_path, metavar="FILE.toml", help=about)
     for switch, about in {
         "--resume": "continue the run in --out, or the latest run of this task",
-        "--quick": "take a few steps, to see that everything works; no target is checked",
+        "--quick": "take 20 steps, or --steps, to see that everything works; no target is checked",
         "--no-plots": "draw no pictures",
         "--quiet": "show no progress, only the result",
     }.items():

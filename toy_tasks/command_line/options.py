@@ -94,7 +94,7 @@ def parse_options(
     options.program = parser.prog
     _reset_unused(parser, options, sources)
     conflicts.require_counts(parser, options)
-    if options.quick and not options.resume:
+    if options.quick and not options.resume and "steps" not in options.explicit:
         options.steps = min(options.steps, 20)
     if options.save_settings:
         _write_settings(options)
