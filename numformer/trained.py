@@ -378,7 +378,7 @@ def _load_run(run: str | Path, kind: type[Model] | None) -> Trained:
             # A Checkpointed layer does not save its attention, so the layer inside takes its place.
             layer.layers = [getattr(part, "layer", part) for part in layer.layers]
     text = pipeline_from(metadata.get("text"), model.config)
-    if text is None and "published" in metadata and "text" not in metadata:
+    if "published" in metadata and "text" not in metadata:
         raise InputError(
             "the folder of a published text model holds its tokenizer, tokenizer.json",
             f"{path}, which has none",

@@ -37,8 +37,9 @@ class Option:
     code: str = ""
 
     def __post_init__(self):
-        words = f"{self.value:g}" if isinstance(self.value, float) else None
-        object.__setattr__(self, "label", self.label or words or f"{self.value}")
+        if not self.label:
+            words = f"{self.value:g}" if isinstance(self.value, float) else f"{self.value}"
+            object.__setattr__(self, "label", words)
         object.__setattr__(self, "code", self.code or repr(self.value))
 
     def more(self, page) -> dict:
